@@ -1,0 +1,1 @@
+"""Typed, frozen settings: the schema (`settings`), its only reader (`load`), and its generated reference."""

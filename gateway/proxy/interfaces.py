@@ -1,0 +1,94 @@
+"""
+What the relay needs from the rest of a gateway process, as small Protocols.
+
+`fleet`, `routing` and `metrics` implement them; `app.py` joins the two sides. `proxy` imports none of them.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+from gateway.protocol.request import RequestView
+from gateway.types import ExchangeRecord, ModelView, WorkerView
+
+
+class Lease(Protocol):
+    """
+    One attempt's claim on one worker; entering counts it in flight, leaving gives it back, whatever happened.
+
+    Exactly one of `succeeded` and `failed` may be called; neither means neutral (the client left, or was at fault).
+    """
+
+    worker: WorkerView
+    policy: str
+    reason: str
+
+    def __enter__(self) -> Lease: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def progress(self, now_s: float) -> None:
+        """Bytes of this worker arrived at `now_s` (CLOCK_MONOTONIC)."""
+        ...
+
+    def succeeded(self) -> None:
+        """The worker did its part."""
+        ...
+
+    def failed(self, kind: str, detail: str) -> None:
+        """The worker is to blame; `kind` is a `RetryReason` or `Outcome` value."""
+        ...
+
+
+class Dispatcher(Protocol):
+    """Chooses workers. Pure decisions on the latest snapshot; never blocks except where said."""
+
+    @property
+    def draining(self) -> bool:
+        """True once no new work may be accepted."""
+        ...
+
+    def models(self) -> tuple[ModelView, ...]:
+        """All public models, in configuration order."""
+        ...
+
+    def resolve(self, name: str) -> ModelView | None:
+        """The model that a name or alias means."""
+        ...
+
+    def lease(self, model: str, request: RequestView, excluded: frozenset[str]) -> Lease | None:
+        """
+        Choose a worker of `model` outside `excluded` (worker names). None when there is none that may serve now.
+
+        The lease is counted only when entered.
+        """
+        ...
+
+    async def wait_for_worker(self, model: str, timeout_s: float) -> bool:
+        """Wait until a worker of `model` is READY, if one is on its way (STARTING, READY within 120 s before)."""
+        ...
+
+
+class GapHistogram(Protocol):
+    """The inter-token latency histogram of one model: the only metric touched per event."""
+
+    def observe(self, seconds: float) -> None: ...
+
+
+class Recorder(Protocol):
+    """Where exchanges are counted and logged."""
+
+    def started(self, model: str) -> None:
+        """An exchange of `model` ("" when unknown) is in flight."""
+        ...
+
+    def inter_token(self, model: str) -> GapHistogram:
+        """The gap histogram to use for one stream of `model`."""
+        ...
+
+    def finished(self, record: ExchangeRecord) -> None:
+        """The exchange that was `started` has ended: count it, and write its canonical log line."""
+        ...

@@ -1,0 +1,202 @@
+"""
+The vocabulary every package shares: closed sets of words and frozen views of the fleet.
+
+Nothing here does I/O or knows the time. The enumerations are also the closed sets of metric label values, so a
+new member is a change of the public interface (README, metrics table).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class WorkerState(StrEnum):
+    """Where a worker is in its life. Only the worker's own task changes it (ARCHITECTURE.md, invariant 7)."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    UNHEALTHY = "unhealthy"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    BACKOFF = "backoff"
+    FAILED = "failed"
+
+
+class Outcome(StrEnum):
+    """How one exchange ended; the `outcome` label of `gateway_requests_total`."""
+
+    OK = "ok"
+    CLIENT_ERROR = "client_error"
+    REJECTED = "rejected"
+    NO_WORKER = "no_worker"
+    UPSTREAM_CONNECT = "upstream_connect"
+    UPSTREAM_ERROR = "upstream_error"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    UPSTREAM_INCOMPLETE = "upstream_incomplete"
+    CLIENT_CLOSED = "client_closed"
+    SHUTDOWN = "shutdown"
+    INTERNAL = "internal"
+
+
+class Phase(StrEnum):
+    """What an exchange was doing; the `phase` label of `gateway_disconnects_total`."""
+
+    BODY = "body"
+    QUEUED = "queued"
+    CONNECTING = "connecting"
+    HEADERS = "headers"
+    FIRST_EVENT = "first_event"
+    STREAMING = "streaming"
+    BACKOFF = "backoff"
+
+
+class RetryReason(StrEnum):
+    """Why an exchange moved to another attempt; the `reason` label of `gateway_retries_total`."""
+
+    CONNECT = "connect"
+    STALE_CONNECTION = "stale_connection"
+    CONNECTION_LOST = "connection_lost"
+    STATUS_5XX = "status_5xx"
+    DRAINING_ENGINE = "draining_engine"
+    IN_BAND_ERROR = "in_band_error"
+
+
+class Stage(StrEnum):
+    """Where the gateway itself spends time; the `stage` label of `gateway_overhead_seconds`."""
+
+    PARSE = "parse"
+    ADMISSION = "admission"
+    ROUTING = "routing"
+    CONNECT = "connect"
+    RELAY = "relay"
+
+
+class Family(StrEnum):
+    """An API family: it decides the error envelope, the stream grammar and the terminal marker."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    PLAIN = "plain"
+
+
+class Endpoint(StrEnum):
+    """The inference routes; the `endpoint` label. The value is the canonical public path."""
+
+    CHAT_COMPLETIONS = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
+    COUNT_TOKENS = "/v1/messages/count_tokens"
+    EMBEDDINGS = "/v1/embeddings"
+    SCORE = "/v1/score"
+    RERANK = "/v1/rerank"
+    AUDIO = "/v1/audio"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAddress:
+    """
+    Where a worker listens: TCP (`host`, `port`) or a Unix socket (`uds`), optionally behind TLS.
+
+    `base_path` is prefixed to every request path (static workers behind a path prefix); "" for our own.
+    """
+
+    host: str = ""
+    port: int = 0
+    uds: str | None = None
+    tls: bool = False
+    tls_ca_file: str | None = None
+    tls_verify: bool = True
+    base_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """
+    One worker as a gateway process sees it.
+
+    `launch_id` changes whenever the process behind the address is replaced: connections, breakers and load counts of
+    another launch are worthless. `changed_at_s` is CLOCK_MONOTONIC seconds, comparable between processes of one host.
+    `was_ready_at_s` is the last time it was READY, None if never.
+    """
+
+    name: str
+    model: str
+    state: WorkerState
+    launch_id: str
+    address: WorkerAddress
+    changed_at_s: float
+    was_ready_at_s: float | None = None
+    api_key: str | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One public model name with its aliases; `created` is Unix seconds (for `/v1/models`)."""
+
+    name: str
+    aliases: tuple[str, ...]
+    created: int
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """
+    Everything a gateway process knows of the fleet, replaced as a whole.
+
+    `version` grows with every change; a snapshot with a lower one than the current is ignored.
+    """
+
+    version: int
+    models: tuple[ModelView, ...]
+    workers: tuple[WorkerView, ...]
+    draining: bool = False
+
+
+@dataclass(slots=True)
+class ExchangeRecord:
+    """
+    What one exchange was, filled in by the coroutine that owns it and handed over once, at its end.
+
+    It is the only source of the per-request metrics and of the canonical log line, so that the two agree. Times are
+    seconds; a value that was never reached stays None. `model` is a configured name, or "" when the request named none
+    we know (the label is then `other`). `status` is what the client was sent, None when nothing was.
+    """
+
+    request_id: str
+    endpoint: Endpoint
+    family: Family
+    started_at_s: float
+    model: str = ""
+    tenant: str = ""
+    stream: bool = False
+    status: int | None = None
+    outcome: Outcome = Outcome.INTERNAL
+    worker: str = ""
+    upstream_request_id: str = ""
+    attempts: int = 0
+    retries: list[RetryReason] = field(default_factory=list)
+    disconnect: Phase | None = None
+    duration_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reasons: tuple[str, ...] = ()
+    events: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    policy: str = ""
+    decision: str = ""
+    stages: dict[Stage, float] = field(default_factory=dict)
+    error_code: str = ""
+    detail: str = ""
