@@ -1,0 +1,140 @@
+"""A running `gateway up`, as an operator would start it, observed only through what an operator can see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+import psutil
+
+CLOSED_PROXY = "http://127.0.0.1:9"
+"""The discard port: nothing listens there, so whoever uses the proxy fails."""
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody uses right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(
+    condition: Callable[[], bool], *, within_s: float, what: str, context: Callable[[], str] = lambda: ""
+) -> None:
+    """Poll `condition`; a generous deadline ends it with a message that says what never happened."""
+    pause = threading.Event()
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"within {within_s} s never saw: {what}\n{context()}")
+        pause.wait(0.1)
+
+
+class Served:
+    """
+    `gateway up ARGUMENTS` in a process of its own with its own state directory.
+
+    Leaving the context interrupts it as Ctrl-C would and kills what is left, so that no test leaks a worker.
+    """
+
+    def __init__(self, arguments: list[str], state: Path, *, environ: Mapping[str, str] | None = None) -> None:
+        self.port, self.admin_port = free_port(), free_port()
+        self.state = state
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.admin = f"http://127.0.0.1:{self.admin_port}"
+        self._lines: list[str] = []
+        self.environ = {**os.environ, "GATEWAY_STATE_DIR": str(state), **(environ or {})}
+        self.command = [
+            *(sys.executable, "-m", "gateway", "up", *arguments),
+            *("--port", str(self.port), "--admin-port", str(self.admin_port)),
+        ]
+        self.http = httpx.Client(trust_env=False, timeout=120)
+
+    def __enter__(self) -> Served:
+        self.process = subprocess.Popen(
+            self.command,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        family = self.family()
+        try:
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGINT)
+                try:
+                    self.process.wait(60)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+        finally:
+            for member in family:
+                if member.is_running():
+                    member.kill()
+            self._reader.join(10)
+            self.process.wait(10)
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+            self.http.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.append(line)
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far, both streams."""
+        return "".join(self._lines)
+
+    def family(self) -> list[psutil.Process]:
+        """The supervisor and all its descendants, as they are now."""
+        try:
+            top = psutil.Process(self.process.pid)
+            return [top, *top.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def wait_ready(self, *, within_s: float) -> None:
+        """Until `/ready` answers 200; a premature exit fails at once with its output."""
+
+        def ready() -> bool:
+            if self.process.poll() is not None:
+                raise AssertionError(f"gateway up ended with {self.process.returncode}\n{self.output}")
+            try:
+                return self.http.get(f"{self.base}/ready").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_until(ready, within_s=within_s, what="/ready 200", context=lambda: self.output)
+
+    def status(self) -> dict[str, Any]:
+        """The admin API's view."""
+        answer: dict[str, Any] = self.http.get(f"{self.admin}/status").raise_for_status().json()
+        return answer
+
+    def worker_metric(self, worker: str, name: str) -> float:
+        """Sum of all samples called `name` in the worker's own exposition."""
+        text = self.http.get(f"{self.admin}/workers/{worker}/metrics").raise_for_status().text
+        samples = [line for line in text.splitlines() if line.startswith((name + "{", name + " "))]
+        assert samples, f"{name} is not exported by {worker}"
+        return sum(float(line.rsplit(" ", 1)[1]) for line in samples)
