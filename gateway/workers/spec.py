@@ -1,0 +1,136 @@
+"""What one worker is: everything the supervisor must know to launch, watch and stop it, decided before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from gateway.config.settings import Engine, Launch, Model, Settings, StaticWorker, Watch
+from gateway.workers.placement import Machine, Slot, place
+
+Variant = Literal["cpu", "cuda"]
+
+DEFAULT_ENGINE = "default"
+
+
+class EngineEnvironmentLike(Protocol):
+    """An environment in which vLLM is installed, as the set-up found or built it."""
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        ...
+
+    @property
+    def variant(self) -> Variant:
+        """What its vLLM computes on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """
+    One worker, launched by us or (with `static`) by somebody else.
+
+    `name` is unique in the fleet (`MODEL-INDEX`), `model` the public name, `source` what vLLM loads (hub id or folder).
+    `gpus` are PCI-order indices, `cpus` the cores its threads are bound to; both empty means vLLM decides. `api_key` is
+    a random secret between us and this worker, never in an argument list and never printed.
+    """
+
+    name: str
+    model: str
+    watch: Watch
+    drain_timeout_s: float
+    source: str = ""
+    engine_python: Path = Path()
+    engine_command: tuple[str, ...] = ()
+    variant: Variant = "cpu"
+    launch: Launch = field(default_factory=Launch)
+    gpus: tuple[int, ...] = ()
+    cpus: tuple[int, ...] = ()
+    log_dir: Path = Path()
+    runtime_dir: Path = Path()
+    api_key: str | None = field(default=None, repr=False)
+    static: StaticWorker | None = None
+
+
+def specs_from_settings(
+    settings: Settings,
+    engines: Mapping[str, EngineEnvironmentLike],
+    *,
+    machine: Machine,
+    log_dir: Path,
+    runtime_dir: Path,
+    new_secret: Callable[[], str],
+) -> tuple[WorkerSpec, ...]:
+    """
+    All workers of a configuration, in its order; launched ones of a model before its static ones.
+
+    Args:
+        engines: By the names that `models.NAME.engine` uses; needed only for models that launch workers.
+        machine: The GPUs and cores to share out.
+        log_dir: Where each worker's output file goes.
+        runtime_dir: Where Unix sockets go (keep it short: a socket path has at most 107 bytes).
+        new_secret: Makes the key of one worker, such as `secrets.token_urlsafe`.
+
+    Raises:
+        ConfigurationError: a model asks for GPUs that do not exist, or for more than there are.
+    """
+    wanted = [(name, model, engines[model.engine].variant) for name, model in settings.models.items() if model.launched]
+    slots = place(wanted, machine)
+    specs: list[WorkerSpec] = []
+    for name, model in settings.models.items():
+        if model.launched:
+            specs += _launched(settings, name, model, engines, slots[name], log_dir, runtime_dir, new_secret)
+        specs += [
+            WorkerSpec(
+                name=worker_name(name, f"static-{index}"),
+                model=name,
+                watch=settings.watch,
+                drain_timeout_s=settings.drain_timeout_s,
+                static=static,
+            )
+            for index, static in enumerate(model.workers)
+        ]
+    return tuple(specs)
+
+
+def worker_name(model: str, suffix: str) -> str:
+    """`model` made fit for file names, commands and metric labels, plus `suffix`: `org/m` and `0` give `org-m-0`."""
+    plain = "".join(char if char.isascii() and (char.isalnum() or char in "._") else "-" for char in model)
+    return f"{plain.strip('-.') or 'model'}-{suffix}"
+
+
+def _launched(
+    settings: Settings,
+    name: str,
+    model: Model,
+    engines: Mapping[str, EngineEnvironmentLike],
+    slots: tuple[Slot, ...],
+    log_dir: Path,
+    runtime_dir: Path,
+    new_secret: Callable[[], str],
+) -> list[WorkerSpec]:
+    environment = engines[model.engine]
+    command = settings.engines.get(model.engine, Engine()).command
+    return [
+        WorkerSpec(
+            name=worker_name(name, str(index)),
+            model=name,
+            watch=settings.watch,
+            drain_timeout_s=settings.drain_timeout_s,
+            source=model.model or "",
+            engine_python=environment.python,
+            engine_command=tuple(command),
+            variant=environment.variant,
+            launch=model.launch,
+            gpus=slot.gpus,
+            cpus=slot.cpus,
+            log_dir=log_dir,
+            runtime_dir=runtime_dir,
+            api_key=new_secret(),
+        )
+        for index, slot in enumerate(slots)
+    ]
