@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class WorkerState(StrEnum):
@@ -200,3 +201,54 @@ class ExchangeRecord:
     stages: dict[Stage, float] = field(default_factory=dict)
     error_code: str = ""
     detail: str = ""
+
+
+class Policy(StrEnum):
+    """How a worker is chosen; the `policy` label of `gateway_routing_decisions_total`."""
+
+    LEAST_LOADED = "least_loaded"
+    ROUND_ROBIN = "round_robin"
+
+
+class DecisionReason(StrEnum):
+    """Why the chosen worker won; the `reason` label of `gateway_routing_decisions_total`."""
+
+    ONLY = "only"
+    """No other worker could serve."""
+    BEST_SCORE = "best_score"
+    """It alone had the highest score."""
+    TIE = "tie"
+    """Several had the highest score; it had waited longest for its turn."""
+    FAIL_OPEN = "fail_open"
+    """Every worker's circuit was open, and a worker that may fail is better than none."""
+
+
+class CircuitState(StrEnum):
+    """What a gateway process's circuit breaker says of a worker."""
+
+    CLOSED = "closed"
+    HALF_OPEN = "half_open"
+    OPEN = "open"
+
+
+class Candidate(NamedTuple):
+    """
+    What a routing decision may know of one worker: a frozen copy, so that no decision can race the counts.
+
+    `admits` is the circuit breaker's word. A tuple, not a dataclass: eight of them are made for every request.
+    """
+
+    worker: str
+    state: WorkerState
+    in_flight: int
+    admits: bool
+
+
+class RejectionReason(StrEnum):
+    """Why load was turned away; the `reason` label of `gateway_rejections_total`, and the error's `code`."""
+
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    TENANT_LIMIT = "tenant_limit"
+    RATE_LIMITED = "rate_limited"
+    SHUTTING_DOWN = "shutting_down"

@@ -1,0 +1,30 @@
+"""
+Every metric of the project in one place.
+
+A gateway process counts in a flat array (`SlotCounters` on a `Board`); the supervisor adds the arrays of all processes
+up (`Totals`) and renders the text (`render`). Neither uses a library's registry for counting: see ARCHITECTURE.md,
+decision 5, for what that would cost.
+"""
+
+from gateway.metrics.board import Board
+from gateway.metrics.catalogue import CATALOGUE, Metric
+from gateway.metrics.counters import CellHistogram, SlotCounters
+from gateway.metrics.exposition import CONTENT_TYPE, StartDurations, WorkerReport, render
+from gateway.metrics.layout import Layout
+from gateway.metrics.totals import Totals, merge, retire
+
+__all__ = [
+    "CATALOGUE",
+    "CONTENT_TYPE",
+    "Board",
+    "CellHistogram",
+    "Layout",
+    "Metric",
+    "SlotCounters",
+    "StartDurations",
+    "Totals",
+    "WorkerReport",
+    "merge",
+    "render",
+    "retire",
+]

@@ -1,0 +1,205 @@
+"""
+Every metric of the project: name, type, labels, buckets, meaning. Code that counts refers to these objects, and
+`docs/metrics.md` is generated from them, so that a metric cannot exist without its description.
+
+Label values come from closed sets: configured names, enumerations, or `other`. No client-chosen string becomes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+OTHER = "other"
+"""The label value of everything outside a closed set."""
+
+TIME_TO_FIRST_TOKEN_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.4, 0.6, 0.8),
+    *(1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0),
+)
+INTER_TOKEN_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075),
+    *(0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+DURATION_BUCKETS = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0),
+    *(10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
+)
+OVERHEAD_BUCKETS = (
+    *(0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5),
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0),
+)
+START_BUCKETS = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """
+    One metric family.
+
+    Args:
+        name: As exposed (counters with `_total`).
+        kind: Exposition type.
+        labels: Label names, in order.
+        meaning: One or two sentences for the person who reads a dashboard.
+        buckets: Upper bounds of a histogram, inclusive, without `+Inf`.
+        merge: How values of several gateway processes become one.
+        shown_by: Number of leading labels that form a group; a group is exposed with all its series once one of them
+            has counted anything. 0: always exposed. Keeps the product of large label sets out of every scrape.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    meaning: str
+    buckets: tuple[float, ...] = ()
+    merge: Literal["sum", "max"] = "sum"
+    shown_by: int = 0
+
+    @property
+    def width(self) -> int:
+        """Cells one series takes: a histogram has one per bucket, one for `+Inf`, one for the sum."""
+        return len(self.buckets) + 2 if self.kind == "histogram" else 1
+
+
+REQUESTS = Metric(
+    "gateway_requests_total",
+    "counter",
+    ("model", "endpoint", "outcome"),
+    "Exchanges that ended, by outcome. Only `ok` is a success.",
+    shown_by=2,
+)
+IN_FLIGHT = Metric(
+    "gateway_requests_in_flight",
+    "gauge",
+    ("model",),
+    "Exchanges that have begun and not ended. Zero at idle; anything else then is a leak.",
+)
+DURATION = Metric(
+    "gateway_request_duration_seconds",
+    "histogram",
+    ("model", "endpoint"),
+    "From the first byte of the request to the end of the exchange, whatever its outcome.",
+    buckets=DURATION_BUCKETS,
+    shown_by=2,
+)
+TIME_TO_FIRST_TOKEN = Metric(
+    "gateway_time_to_first_token_seconds",
+    "histogram",
+    ("model",),
+    "Streams: from the complete request body to the first token-bearing event written to the client, queue included.",
+    buckets=TIME_TO_FIRST_TOKEN_BUCKETS,
+)
+INTER_TOKEN_LATENCY = Metric(
+    "gateway_inter_token_latency_seconds",
+    "histogram",
+    ("model",),
+    "Streams: gap between two token-bearing events.",
+    buckets=INTER_TOKEN_BUCKETS,
+)
+TIME_PER_OUTPUT_TOKEN = Metric(
+    "gateway_time_per_output_token_seconds",
+    "histogram",
+    ("model",),
+    "Streams: (last − first token-bearing event) / (output tokens − 1), with the tokens of the worker's own usage.",
+    buckets=INTER_TOKEN_BUCKETS,
+)
+PROMPT_TOKENS = Metric(
+    "gateway_prompt_tokens_total", "counter", ("model",), "Prompt tokens, as reported by the workers' usage."
+)
+CACHED_PROMPT_TOKENS = Metric(
+    "gateway_cached_prompt_tokens_total",
+    "counter",
+    ("model",),
+    "Prompt tokens that a worker found in its prefix cache (part of the prompt tokens), where it reports them.",
+)
+OUTPUT_TOKENS = Metric(
+    "gateway_output_tokens_total", "counter", ("model",), "Generated tokens, as reported by the workers' usage."
+)
+OVERHEAD = Metric(
+    "gateway_overhead_seconds",
+    "histogram",
+    ("stage",),
+    "Time the gateway itself spent on an exchange, by stage.",
+    buckets=OVERHEAD_BUCKETS,
+)
+REJECTIONS = Metric(
+    "gateway_rejections_total",
+    "counter",
+    ("model", "reason"),
+    "Exchanges with outcome `rejected`, by reason: load that was turned away on purpose.",
+)
+ROUTING_DECISIONS = Metric(
+    "gateway_routing_decisions_total",
+    "counter",
+    ("model", "policy", "reason"),
+    "Exchanges by the policy that chose their last worker and why it won.",
+)
+RETRIES = Metric(
+    "gateway_retries_total",
+    "counter",
+    ("model", "reason"),
+    "Further attempts, always before the first byte of an answer, by what went wrong with the one before.",
+)
+DISCONNECTS = Metric(
+    "gateway_disconnects_total", "counter", ("model", "phase"), "Clients that left, by what their exchange was doing."
+)
+WORKER_IN_FLIGHT = Metric(
+    "gateway_worker_in_flight",
+    "gauge",
+    ("model", "worker"),
+    "Attempts the gateway has in flight on a worker. Zero at idle.",
+)
+WORKER_CIRCUIT_STATE = Metric(
+    "gateway_worker_circuit_state",
+    "gauge",
+    ("model", "worker"),
+    "Circuit breaker of a worker: 0 closed, 1 half open, 2 open; the worst of all gateway processes.",
+    merge="max",
+)
+WORKER_STATE = Metric(
+    "gateway_worker_state",
+    "gauge",
+    ("model", "worker", "state"),
+    "1 for the state a worker is in, 0 for the others.",
+)
+WORKER_RESTARTS = Metric(
+    "gateway_worker_restarts_total",
+    "counter",
+    ("model", "worker", "reason"),
+    "Times a worker was started again, by what ended it.",
+)
+WORKER_START_DURATION = Metric(
+    "gateway_worker_start_duration_seconds",
+    "histogram",
+    ("model",),
+    "From the spawn of a worker to its first READY.",
+    buckets=START_BUCKETS,
+)
+WORKER_PROGRESS_AGE = Metric(
+    "gateway_worker_progress_age_seconds",
+    "gauge",
+    ("model", "worker"),
+    "Seconds since the last byte on any stream of a worker that has requests in flight; 0 when it has none.",
+)
+
+COUNTED_BY_GATEWAY_PROCESSES = (
+    REQUESTS,
+    IN_FLIGHT,
+    DURATION,
+    TIME_TO_FIRST_TOKEN,
+    INTER_TOKEN_LATENCY,
+    TIME_PER_OUTPUT_TOKEN,
+    PROMPT_TOKENS,
+    CACHED_PROMPT_TOKENS,
+    OUTPUT_TOKENS,
+    OVERHEAD,
+    REJECTIONS,
+    ROUTING_DECISIONS,
+    RETRIES,
+    DISCONNECTS,
+    WORKER_IN_FLIGHT,
+    WORKER_CIRCUIT_STATE,
+)
+KNOWN_TO_THE_SUPERVISOR = (WORKER_STATE, WORKER_RESTARTS, WORKER_START_DURATION, WORKER_PROGRESS_AGE)
+CATALOGUE = COUNTED_BY_GATEWAY_PROCESSES + KNOWN_TO_THE_SUPERVISOR

@@ -1,0 +1,139 @@
+"""Counting in one gateway process: the exchange records and the worker gauges, written straight into the cells."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+from gateway.metrics import catalogue as c
+from gateway.metrics.board import Cells
+from gateway.metrics.catalogue import OTHER, Metric
+from gateway.metrics.layout import Layout
+from gateway.types import CircuitState, DecisionReason, ExchangeRecord, Outcome, Policy, RejectionReason
+
+_CIRCUIT_VALUE = {CircuitState.CLOSED: 0.0, CircuitState.HALF_OPEN: 1.0, CircuitState.OPEN: 2.0}
+_POLICIES = frozenset(map(str, Policy))
+_DECISIONS = frozenset(map(str, DecisionReason))
+_REJECTIONS = frozenset(map(str, RejectionReason))
+
+
+class CellHistogram:
+    """
+    One histogram series in the cells. `observe` is called for every token event: a bisection and two stores.
+
+    Buckets are not cumulative here (one store instead of many); the renderer adds them up. Bounds are inclusive.
+    """
+
+    __slots__ = ("_bounds", "_cells", "_offset", "_sum")
+
+    def __init__(self, cells: Cells, offset: int, metric: Metric) -> None:
+        self._cells = cells
+        self._offset = offset
+        self._bounds = metric.buckets
+        self._sum = offset + len(metric.buckets) + 1
+
+    def observe(self, seconds: float) -> None:
+        """Count one value."""
+        cells = self._cells
+        cells[self._offset + bisect_left(self._bounds, seconds)] += 1.0
+        cells[self._sum] += seconds
+
+
+class SlotCounters:
+    """
+    The recorder of one gateway process (`proxy.interfaces.Recorder`) and its worker gauges.
+
+    `started` and `finished` must name the same model, or the in-flight counts drift apart.
+
+    Args:
+        layout: Label sets.
+        cells: The process's own cells (`Board.cells`); nobody else writes them.
+        request_line: Called with every finished record after it was counted (the log's canonical line).
+    """
+
+    def __init__(
+        self, layout: Layout, cells: Cells, request_line: Callable[[ExchangeRecord], None] | None = None
+    ) -> None:
+        self._layout = layout
+        self._cells = cells
+        self._request_line = request_line
+        self._offset = layout.offset
+        self._models = frozenset(layout.models)
+        self._in_flight = {model: layout.offset(c.IN_FLIGHT, model) for model in layout.models}
+        self._inter_token = self._by_model(c.INTER_TOKEN_LATENCY)
+        self._first_token = self._by_model(c.TIME_TO_FIRST_TOKEN)
+        self._per_token = self._by_model(c.TIME_PER_OUTPUT_TOKEN)
+        self._histograms = {
+            series.metric.name + "|" + "|".join(series.values): CellHistogram(cells, series.offset, series.metric)
+            for series in layout.series
+            if series.metric in (c.DURATION, c.OVERHEAD)
+        }
+        self._worker_model = {worker: model for model, worker in layout.workers}
+
+    def started(self, model: str) -> None:
+        """An exchange of `model` ("" when unknown) is in flight."""
+        self._cells[self._in_flight[model if model in self._models else OTHER]] += 1.0
+
+    def inter_token(self, model: str) -> CellHistogram:
+        """The gap histogram to use for one stream of `model`."""
+        return self._inter_token.get(model) or self._inter_token[OTHER]
+
+    def finished(self, record: ExchangeRecord) -> None:
+        """Count an exchange that was `started`, then hand it to the log."""
+        cells = self._cells
+        model = record.model if record.model in self._models else OTHER
+        cells[self._in_flight[model]] -= 1.0
+        cells[self._offset(c.REQUESTS, model, record.endpoint, record.outcome)] += 1.0
+        self._times(record, model)
+        self._tokens(record, model)
+        for reason in record.retries:
+            cells[self._offset(c.RETRIES, model, reason)] += 1.0
+        if record.disconnect is not None:
+            cells[self._offset(c.DISCONNECTS, model, record.disconnect)] += 1.0
+        if record.outcome is Outcome.REJECTED:
+            code = record.error_code
+            cells[self._offset(c.REJECTIONS, model, code if code in _REJECTIONS else OTHER)] += 1.0
+        if record.policy:
+            policy = record.policy if record.policy in _POLICIES else OTHER
+            reason_ = record.decision if record.decision in _DECISIONS else OTHER
+            cells[self._offset(c.ROUTING_DECISIONS, model, policy, reason_)] += 1.0
+        if self._request_line is not None:
+            self._request_line(record)
+
+    def worker_in_flight(self, worker: str, attempts: int) -> None:
+        """Set how many attempts this process has in flight on a worker. A worker outside the layout has no gauge."""
+        model = self._worker_model.get(worker)
+        if model is not None:
+            self._cells[self._offset(c.WORKER_IN_FLIGHT, model, worker)] = float(attempts)
+
+    def worker_circuit(self, worker: str, state: CircuitState) -> None:
+        """Set a worker's circuit state. A worker outside the layout has no gauge."""
+        model = self._worker_model.get(worker)
+        if model is not None:
+            self._cells[self._offset(c.WORKER_CIRCUIT_STATE, model, worker)] = _CIRCUIT_VALUE[state]
+
+    def _times(self, record: ExchangeRecord, model: str) -> None:
+        if record.duration_s is not None:
+            self._histograms[f"{c.DURATION.name}|{model}|{record.endpoint}"].observe(record.duration_s)
+        if record.stream:
+            if record.ttft_s is not None:
+                self._first_token[model].observe(record.ttft_s)
+            if record.tpot_s is not None:
+                self._per_token[model].observe(record.tpot_s)
+        for stage, seconds in record.stages.items():
+            self._histograms[f"{c.OVERHEAD.name}|{stage}"].observe(seconds)
+
+    def _tokens(self, record: ExchangeRecord, model: str) -> None:
+        cells = self._cells
+        if record.prompt_tokens:
+            cells[self._offset(c.PROMPT_TOKENS, model)] += float(record.prompt_tokens)
+        if record.cached_tokens:
+            cells[self._offset(c.CACHED_PROMPT_TOKENS, model)] += float(record.cached_tokens)
+        if record.output_tokens:
+            cells[self._offset(c.OUTPUT_TOKENS, model)] += float(record.output_tokens)
+
+    def _by_model(self, metric: Metric) -> dict[str, CellHistogram]:
+        return {
+            model: CellHistogram(self._cells, self._layout.offset(metric, model), metric)
+            for model in self._layout.models
+        }

@@ -1,0 +1,89 @@
+"""Where each series of a gateway process lives in its flat array of 8-byte cells."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from gateway.metrics.catalogue import COUNTED_BY_GATEWAY_PROCESSES, OTHER, Metric
+from gateway.types import DecisionReason, Endpoint, Outcome, Phase, Policy, RejectionReason, RetryReason, Stage
+
+CELL_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series: its metric, label values, and cells `offset` to `offset + metric.width`."""
+
+    metric: Metric
+    values: tuple[str, ...]
+    offset: int
+
+
+class Layout:
+    """
+    Fixed label sets turned into offsets: the same arguments give the same layout in every process.
+
+    Cell 0 holds a fingerprint of the layout, so that a reader with other ideas of it (another release, another
+    configuration) refuses the array instead of mixing up series. All cells are float64: counts are exact up to 2**53,
+    and one element type keeps an increment a single indexed store.
+
+    Args:
+        models: Configured model names; `other` is added for exchanges of no known model.
+        workers: Pairs of model and worker name.
+    """
+
+    def __init__(self, models: Sequence[str], workers: Sequence[tuple[str, str]] = ()) -> None:
+        self.models = tuple(dict.fromkeys((*models, OTHER)))
+        self.workers = tuple(dict.fromkeys(workers))
+        self._offsets: dict[tuple[str, tuple[str, ...]], int] = {}
+        self.series: tuple[Series, ...] = tuple(self._place())
+        self.cells = self.series[-1].offset + self.series[-1].metric.width
+        self.fingerprint = self._fingerprint()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole array."""
+        return self.cells * CELL_BYTES
+
+    def offset(self, metric: Metric, *values: str) -> int:
+        """First cell of a series. Raises KeyError for label values outside the layout."""
+        return self._offsets[metric.name, values]
+
+    def _place(self) -> Iterator[Series]:
+        closed: Mapping[str, Sequence[str]] = {
+            "model": self.models,
+            "endpoint": tuple(Endpoint),
+            "outcome": tuple(Outcome),
+            "phase": tuple(Phase),
+            "stage": tuple(Stage),
+            "policy": (*Policy, OTHER),
+        }
+        reasons: Mapping[str, Sequence[str]] = {
+            "gateway_rejections_total": (*RejectionReason, OTHER),
+            "gateway_retries_total": tuple(RetryReason),
+            "gateway_routing_decisions_total": (*DecisionReason, OTHER),
+        }
+        offset = 1
+        for metric in COUNTED_BY_GATEWAY_PROCESSES:
+            combinations: Sequence[tuple[str, ...]]
+            if "worker" in metric.labels:
+                combinations = self.workers
+            else:
+                combinations = list(
+                    product(*(reasons[metric.name] if label == "reason" else closed[label] for label in metric.labels))
+                )
+            for values in combinations:
+                plain = tuple(map(str, values))
+                self._offsets[metric.name, plain] = offset
+                yield Series(metric, plain, offset)
+                offset += metric.width
+
+    def _fingerprint(self) -> float:
+        """A positive whole number below 2**48: exact as float64, and never 0, which an unwritten array holds."""
+        digest = hashlib.sha256()
+        for series in self.series:
+            digest.update(repr((series.metric.name, series.metric.buckets, series.values)).encode())
+        return float(int.from_bytes(digest.digest()[:6], "big") | 1)

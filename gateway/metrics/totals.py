@@ -1,0 +1,74 @@
+"""
+One total out of many gateway processes, past and present.
+
+Series are merged by name and label values, not by position, so that processes of two configurations (a reload) add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gateway.metrics.board import Board, Cells
+from gateway.metrics.catalogue import Metric
+from gateway.metrics.layout import Layout
+
+SeriesKey = tuple[Metric, tuple[str, ...]]
+Values = dict[SeriesKey, list[float]]
+"""Cells of each series: one number, or a histogram's buckets (not cumulative), its `+Inf` bucket and its sum."""
+
+
+def merge(boards: Iterable[tuple[Layout, Cells]], retired: Mapping[SeriesKey, list[float]]) -> Values:
+    """The values of the living boards on top of what retired ones have counted."""
+    merged: Values = {key: list(values) for key, values in retired.items()}
+    for layout, cells in boards:
+        _fold(merged, _read(layout, cells))
+    return merged
+
+
+def retire(retired: Values, layout: Layout, cells: Cells) -> None:
+    """Add a dead process's counters and histograms to `retired`. Its gauges died with it."""
+    _fold(retired, (item for item in _read(layout, cells) if item[0][0].kind != "gauge"))
+
+
+class Totals:
+    """The boards of all gateway processes and the totals of the dead. Owned by the supervisor."""
+
+    def __init__(self) -> None:
+        self._boards: list[Board] = []
+        self._retired: Values = {}
+
+    def create(self, layout: Layout) -> Board:
+        """A board for a process about to start; pass `board.fd` to it."""
+        board = Board.create(layout)
+        self._boards.append(board)
+        return board
+
+    def retire(self, board: Board) -> None:
+        """The board's process is dead (not merely draining): keep what it counted, free its memory. Idempotent."""
+        if board not in self._boards:
+            return
+        retire(self._retired, board.layout, board.cells)
+        self._boards.remove(board)
+        board.close()
+
+    def merged(self) -> Values:
+        """Current totals."""
+        return merge(((board.layout, board.cells) for board in self._boards), self._retired)
+
+
+def _read(layout: Layout, cells: Cells) -> Iterator[tuple[SeriesKey, list[float]]]:
+    # One copy first: reading cell by cell through the view while the writer runs would spread a scrape over time.
+    copy: list[float] = list(cells)
+    for series in layout.series:
+        yield (series.metric, series.values), copy[series.offset : series.offset + series.metric.width]
+
+
+def _fold(into: Values, items: Iterable[tuple[SeriesKey, list[float]]]) -> None:
+    for key, values in items:
+        present = into.get(key)
+        if present is None:
+            into[key] = values
+        elif key[0].merge == "max":
+            into[key] = [max(pair) for pair in zip(present, values, strict=True)]
+        else:
+            into[key] = [a + b for a, b in zip(present, values, strict=True)]
