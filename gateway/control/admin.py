@@ -1,0 +1,205 @@
+"""
+The admin API: what operators, Prometheus and the command line ask the supervisor.
+
+The same application is served twice. On the Unix socket in the state directory every caller is the owner (mode 0600).
+On TCP it is behind `TcpGuard`: only names of this machine in the Host header (a web page that a browser on this machine
+shows could otherwise reach us by DNS rebinding), and the token for everything that changes something.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import anyio
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway import metrics
+from gateway.clock import Clock
+from gateway.control.scrape import ScrapeError, Scraper
+from gateway.control.sockets import is_loopback
+from gateway.control.status_report import StatusReport
+from gateway.errors import GatewayError
+from gateway.metrics import StartDurations, Totals
+from gateway.workers.actor import Actor, WorkerCommand
+from gateway.workers.status import WorkerStatus
+
+OPERATOR_COMMANDS = {
+    "restart": WorkerCommand.RESTART,
+    "drain": WorkerCommand.DRAIN,
+    "stop": WorkerCommand.STOP,
+    "start": WorkerCommand.START,
+}
+
+
+class Fleet(Protocol):
+    """What the admin API needs of the supervisor."""
+
+    @property
+    def actors(self) -> Mapping[str, Actor]: ...
+
+    @property
+    def statuses(self) -> Sequence[WorkerStatus]: ...
+
+    @property
+    def totals(self) -> Totals: ...
+
+    @property
+    def start_durations(self) -> StartDurations: ...
+
+    @property
+    def draining(self) -> bool: ...
+
+    def report(self) -> StatusReport:
+        """Everything `gateway status` shows."""
+        ...
+
+    def progress_ages(self) -> Mapping[str, float]:
+        """By worker with requests in flight: seconds since its last byte."""
+        ...
+
+
+class UnknownWorker(GatewayError):
+    """No worker has this name."""
+
+
+def admin_app(fleet: Fleet, scraper: Scraper, clock: Clock) -> FastAPI:
+    """The application, without any check of who calls."""
+    app = FastAPI(title="vllm-gateway admin", openapi_url=None, docs_url=None, redoc_url=None)
+
+    @app.exception_handler(UnknownWorker)
+    async def unknown_worker(_: Request, error: UnknownWorker) -> JSONResponse:
+        return _error(404, "worker_not_found", str(error))
+
+    @app.exception_handler(ScrapeError)
+    async def no_metrics(_: Request, error: ScrapeError) -> JSONResponse:
+        return _error(503, "worker_unavailable", str(error))
+
+    @app.exception_handler(HTTPException)
+    async def not_found(_: Request, error: HTTPException) -> JSONResponse:
+        return _error(error.status_code, "not_found" if error.status_code == 404 else "http_error", error.detail)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """The supervisor's event loop is alive."""
+        return {"status": "draining" if fleet.draining else "ok"}
+
+    @app.get("/status")
+    async def status() -> Response:
+        """Models, workers and gateway processes as of now."""
+        return Response(fleet.report().to_json(), media_type="application/json")
+
+    render_one_at_a_time = anyio.Lock()
+
+    @app.get("/metrics")
+    async def gateway_metrics() -> Response:
+        """The metrics of all gateway processes, past and present, added up, and those of the supervisor."""
+        async with render_one_at_a_time:
+            text = await anyio.to_thread.run_sync(
+                metrics.render,
+                fleet.totals.merged(),
+                fleet.statuses,
+                fleet.start_durations,
+                fleet.progress_ages(),
+            )
+        return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+
+    @app.get("/workers/{name}/metrics")
+    async def worker_metrics(name: str) -> Response:
+        """The worker's own metrics, as it gave them at most a second ago."""
+        page = await scraper.page(_actor(fleet, name).view)
+        return Response(page.text, headers={"content-type": page.content_type})
+
+    @app.get("/discovery")
+    async def discovery(request: Request) -> list[dict[str, object]]:
+        """Prometheus HTTP service discovery: one target for each worker's metrics, scraped through this server."""
+        host = request.headers.get("host", "127.0.0.1:8001")
+        return [
+            {
+                "targets": [host],
+                "labels": {
+                    "__metrics_path__": f"/workers/{status.name}/metrics",
+                    "worker": status.name,
+                    "model": status.model,
+                },
+            }
+            for status in fleet.statuses
+        ]
+
+    @app.post("/workers/{name}/{command}", status_code=202)
+    async def command_worker(name: str, command: str) -> Response:
+        """Queue a command for the worker; the answer is its status before the command takes effect."""
+        actor = _actor(fleet, name)
+        wanted = OPERATOR_COMMANDS.get(command)
+        if wanted is None:
+            known = ", ".join(OPERATOR_COMMANDS)
+            return _error(404, "unknown_command", f"no command {command!r}; known are {known}")
+        if fleet.draining:
+            return _error(409, "draining", "the gateway is stopping and takes no more commands")
+        if actor.spec.static is not None and command != "drain" and command != "start":
+            return _error(
+                409, "static_worker", f"{name} was started by somebody else, so it cannot be stopped from here"
+            )
+        actor.command(wanted)
+        return JSONResponse({"worker": name, "command": command, "state": str(actor.status.state)}, status_code=202)
+
+    return app
+
+
+class TcpGuard:
+    """
+    What stands before the admin application on TCP.
+
+    Bound to loopback, only loopback names are accepted as Host. Bound elsewhere on the operator's word, any name is:
+    Prometheus in another container uses the service's name.
+    """
+
+    def __init__(self, app: ASGIApp, *, bound_host: str, token: str) -> None:
+        self._app = app
+        self._check_host = is_loopback(bound_host)
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        refusal = self._refusal(scope["method"], headers)
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, method: str, headers: Mapping[bytes, bytes]) -> Response | None:
+        if self._check_host and not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
+            return _error(421, "wrong_host", "the admin API answers only to 127.0.0.1, [::1] and localhost")
+        if method in ("GET", "HEAD"):
+            return None
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not secrets.compare_digest(given.strip(), self._token):
+            return _error(
+                401,
+                "token_required",
+                "send `Authorization: Bearer TOKEN` with the content of admin.token from the state directory, "
+                "or use the `gateway` command, which needs none",
+            )
+        return None
+
+
+def _host_name(host: str) -> str:
+    """`host:port` or `[v6]:port` without the port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _actor(fleet: Fleet, name: str) -> Actor:
+    actor = fleet.actors.get(name)
+    if actor is None:
+        raise UnknownWorker(f"no worker is called {name!r}; there are: {', '.join(fleet.actors) or 'none'}")
+    return actor
+
+
+def _error(status: int, code: str, message: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "code": code}}, status_code=status)

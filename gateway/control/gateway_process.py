@@ -1,0 +1,217 @@
+"""
+One slot for a gateway process: start it, feed it, notice its end, start the next one.
+
+The listening socket belongs to the supervisor and stays open whatever happens to the process, so clients that connect
+between two processes wait in its backlog instead of being refused. Workers are not touched by any of this.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+import anyio.abc
+
+from gateway.clock import Clock
+from gateway.control.channel import Channel, ChannelBroken
+from gateway.control.ports import EventLog
+from gateway.errors import GatewayError
+from gateway.messages import Configure, Drain, Hello, ToSupervisor
+from gateway.metrics import Board
+from gateway.types import FleetSnapshot
+
+BACKOFF_INITIAL_S = 0.1
+BACKOFF_MAX_S = 5.0
+STABLE_AFTER_S = 30.0
+# A gateway process that never once came up is a broken installation, not a crash: say so instead of trying for ever.
+MAX_STARTS_WITHOUT_HELLO = 5
+# After its deadline a draining process has this long to leave before it is killed.
+EXIT_GRACE_S = 2.0
+
+
+class GatewayProcessBroken(GatewayError):
+    """No gateway process of this slot has ever come up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """
+    What does not change between the processes of one slot.
+
+    `argv` is the command without the descriptor options. `new_board` makes the counters of one process.
+    """
+
+    slot: int
+    listener: socket.socket
+    argv: Sequence[str]
+    settings_json: str
+    keys_file: str
+    drain_timeout_s: float
+    new_board: Callable[[], Board]
+
+
+class SlotEvents(Protocol):
+    """What a slot tells its owner. Every call is quick and does not block."""
+
+    def message(self, slot: int, message: ToSupervisor) -> None:
+        """The gateway process said something."""
+        ...
+
+    def gone(self, slot: int, board: Board) -> None:
+        """The process is gone, and with it everything it had in flight; it counts no more on `board`."""
+        ...
+
+
+def gateway_argv() -> list[str]:
+    """The command of a real gateway process, in the interpreter that runs the supervisor."""
+    return [sys.executable, "-m", "gateway.app"]
+
+
+class GatewaySlot:
+    """
+    Keeps one gateway process running in a slot until told to drain.
+
+    `run` is the only writer of the state; the other methods leave a wish or read.
+    """
+
+    def __init__(self, plan: SlotPlan, events: SlotEvents, clock: Clock, log: EventLog) -> None:
+        self._plan = plan
+        self._events = events
+        self._clock = clock
+        self._log = log
+        self._newest: FleetSnapshot | None = None
+        self._channel: Channel | None = None
+        self._process: anyio.abc.Process | None = None
+        self._stop = anyio.Event()
+        self._hello = False
+        self._ever_hello = False
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process's pid while it lives."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def serving(self) -> bool:
+        """The process lives and has said that it listens."""
+        return self._process is not None and self._hello
+
+    def publish(self, fleet: FleetSnapshot) -> None:
+        """Give the process this snapshot, and the next process too if it dies."""
+        self._newest = fleet
+        if self._channel is not None:
+            self._channel.send_snapshot(fleet)
+
+    def drain(self, deadline_s: float) -> None:
+        """Stop accepting, finish what runs within `deadline_s`, exit; no next process. May be called again, shorter."""
+        self._stop.set()
+        if self._channel is not None:
+            try:
+                self._channel.send(Drain(deadline_s=deadline_s))
+            except ChannelBroken:
+                self.kill()
+
+    def kill(self) -> None:
+        """End the process now; no next one follows."""
+        self._stop.set()
+        self._kill_process()
+
+    async def run(self) -> None:
+        """Keep a process in the slot until `drain` or `kill`; raises GatewayProcessBroken if none ever came up."""
+        failures = 0
+        while not self._stop.is_set():
+            began_s = self._clock.monotonic()
+            code = await self._one_process()
+            if self._stop.is_set():
+                return
+            lived_s = self._clock.monotonic() - began_s
+            failures = 1 if self._hello and lived_s >= STABLE_AFTER_S else failures + 1
+            if not self._ever_hello and failures >= MAX_STARTS_WITHOUT_HELLO:
+                raise GatewayProcessBroken(
+                    f"the gateway process ended {failures} times with exit code {code} before it listened; "
+                    "its messages are above. `gateway doctor` checks the installation"
+                )
+            pause_s = min(BACKOFF_INITIAL_S * 2 ** (failures - 1), BACKOFF_MAX_S)
+            self.restarts += 1
+            self._log.error(
+                "gateway_process_died", slot=self._plan.slot, exit_code=code, lived_s=round(lived_s, 3), pause_s=pause_s
+            )
+            with anyio.move_on_after(pause_s):
+                await self._stop.wait()
+
+    async def _one_process(self) -> int:
+        """Start a process, serve its channel until it is gone, and return its exit code."""
+        plan = self._plan
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        board = plan.new_board()
+        self._hello = False
+        try:
+            descriptors = (plan.listener.fileno(), theirs.fileno(), board.fd)
+            process = await anyio.open_process(
+                [
+                    *plan.argv,
+                    *("--listen-fd", str(descriptors[0])),
+                    *("--control-fd", str(descriptors[1])),
+                    *("--metrics-fd", str(descriptors[2])),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=None,
+                stderr=None,
+                pass_fds=descriptors,
+                # Ctrl-C in a terminal goes to the whole foreground group; the supervisor decides when this one drains.
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            self._events.gone(plan.slot, board)
+            raise
+        finally:
+            theirs.close()
+        self._process = process
+        self._channel = Channel(ours, self._received)
+        try:
+            self._channel.send(Configure(settings_json=plan.settings_json, slot=plan.slot, keys_file=plan.keys_file))
+            if self._newest is not None:
+                self._channel.send_snapshot(self._newest)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._serve_channel, self._channel)
+                code = await process.wait()
+                group.cancel_scope.cancel()
+            return code
+        finally:
+            self._kill_process()
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+                await process.aclose()
+            self._channel = None
+            self._process = None
+            self._events.gone(plan.slot, board)
+
+    async def _serve_channel(self, channel: Channel) -> None:
+        try:
+            await channel.run()
+        except ChannelBroken as exc:
+            self._log.error("gateway_process_channel_broken", slot=self._plan.slot, detail=str(exc))
+            self._kill_process()
+            return
+        # A process without its channel drains by itself; one that does not leave is of no use to anybody.
+        await anyio.sleep(self._plan.drain_timeout_s + EXIT_GRACE_S)
+        self._log.error("gateway_process_left_channel", slot=self._plan.slot)
+        self._kill_process()
+
+    def _received(self, message: ToSupervisor) -> None:
+        if isinstance(message, Hello):
+            self._hello = self._ever_hello = True
+        self._events.message(self._plan.slot, message)
+
+    def _kill_process(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()

@@ -1,0 +1,223 @@
+"""
+Launch records: how the next supervisor finds the workers of one that was killed.
+
+Workers live in sessions of their own and outlive a supervisor that dies without stopping them; they would hold their
+GPUs for ever. So every launch leaves a file, written and synced before the spawn, with a launch id that the worker
+carries in its environment, and completed with pid and start time after it. `sweep` kills what the records of a dead
+supervisor lead to. The state directory must be held (`state_dir.held`): that proves that their owner is gone.
+
+A worker is recognised by
+
+    its leader    same boot, same pid, same start ticks;
+    its session   processes whose session id is the recorded pid, also when the leader is dead (vLLM's engine processes
+                  survive their API server). A pid is not given out again while it names a session, so they are ours;
+    its mark      `GATEWAY_LAUNCH_ID` in the environment, for the moment between the spawn and the second write.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from gateway.control.state_dir import write_atomically
+from gateway.types import WorkerAddress
+from gateway.workers.command_line import CommandLine
+from gateway.workers.services import Launcher, WorkerProcess
+
+LAUNCH_ID_VARIABLE = "GATEWAY_LAUNCH_ID"
+
+
+class LaunchRecord(msgspec.Struct, frozen=True):
+    """
+    One launch of one worker. `pid` and `start_ticks` are 0 until the spawn has happened.
+
+    `argv` is for people and for adoption; it holds no secret (workers' keys travel in the environment).
+    """
+
+    launch_id: str
+    worker: str
+    boot_id: str
+    argv: tuple[str, ...]
+    pid: int = 0
+    start_ticks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found: workers whose leftovers were killed, and processes that outlived even that."""
+
+    workers: tuple[str, ...]
+    killed: tuple[int, ...]
+    survivors: tuple[int, ...]
+
+
+class RecordingLauncher:
+    """A `Launcher` that keeps a record of every process it starts for as long as anything of its session lives."""
+
+    def __init__(self, inner: Launcher, folder: Path) -> None:
+        self._inner = inner
+        self._folder = folder
+        self._boot_id = boot_id()
+
+    async def launch(self, command: CommandLine, log_file: Path) -> WorkerProcess:
+        """Write the record, start the process, complete the record."""
+        record = LaunchRecord(
+            launch_id=uuid.uuid4().hex, worker=log_file.stem, boot_id=self._boot_id, argv=tuple(command.argv)
+        )
+        path = self._folder / f"{record.launch_id}.json"
+        write_atomically(path, msgspec.json.encode(record))
+        marked = replace(command, environ={**command.environ, LAUNCH_ID_VARIABLE: record.launch_id})
+        try:
+            process = await self._inner.launch(marked, log_file)
+        except Exception:
+            path.unlink(missing_ok=True)  # not on cancellation: the spawn may have happened
+            raise
+        complete = msgspec.structs.replace(record, pid=process.pid, start_ticks=start_ticks(process.pid) or 0)
+        write_atomically(path, msgspec.json.encode(complete))
+        return _RecordedProcess(process, path)
+
+
+class _RecordedProcess:
+    """Passes everything on; a sweep without survivors ends the record."""
+
+    def __init__(self, inner: WorkerProcess, path: Path) -> None:
+        self._inner = inner
+        self._path = path
+
+    @property
+    def pid(self) -> int:
+        return self._inner.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._inner.returncode
+
+    async def wait(self) -> int:
+        return await self._inner.wait()
+
+    def terminate(self) -> None:
+        self._inner.terminate()
+
+    def kill_group(self) -> None:
+        self._inner.kill_group()
+
+    def listens_on(self, address: WorkerAddress) -> bool | None:
+        return self._inner.listens_on(address)
+
+    async def sweep(self, deadline_s: float) -> tuple[int, ...]:
+        survivors = await self._inner.sweep(deadline_s)
+        if not survivors:
+            self._path.unlink(missing_ok=True)
+        return survivors
+
+
+def sweep(folder: Path, *, deadline_s: float = 10.0) -> Swept:
+    """
+    Kill what is left of the workers whose records lie in `folder`, and remove the records of those that are gone.
+
+    Blocks until they are gone, at most `deadline_s`.
+    """
+    found = {path: record for path in sorted(folder.glob("*.json")) if (record := _read(path)) is not None}
+    leftovers = {path: members for path, record in found.items() if (members := leftover(record))}
+    killed = tuple(sorted({pid for members in leftovers.values() for pid in members}))
+    survivors = _kill(leftovers.values(), [found[path] for path in leftovers], deadline_s)
+    for path, record in found.items():
+        if not survivors or not leftover(record):
+            path.unlink(missing_ok=True)
+    return Swept(
+        workers=tuple(sorted({found[path].worker for path in leftovers})), killed=killed, survivors=tuple(survivors)
+    )
+
+
+def leftover(record: LaunchRecord) -> frozenset[int]:
+    """The live processes that belong to the launch; see the module for how they are recognised."""
+    if record.boot_id != boot_id():
+        return frozenset()
+    if record.pid:
+        ticks = start_ticks(record.pid)
+        if ticks is not None and ticks != record.start_ticks:
+            return frozenset()  # the pid was given to somebody else, so our session had ended
+        return frozenset(pid for pid in _own_pids() if _session(pid) == record.pid)
+    return frozenset(pid for pid in _own_pids() if _marked(pid, record.launch_id))
+
+
+def boot_id() -> str:
+    """What changes with every start of the machine: pids of another boot mean nothing."""
+    if sys.platform == "linux":
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    else:
+        return str(int(psutil.boot_time()))
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a live process started, in ticks since boot; None when there is none (a zombie has ended)."""
+    if sys.platform == "linux":
+        try:
+            # The name in parentheses may hold anything, so the fields are counted from the last parenthesis.
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] in "ZX" else int(fields[19])
+    else:
+        try:
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time() * 100)
+        except psutil.NoSuchProcess:
+            return None
+
+
+def _read(path: Path) -> LaunchRecord | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LaunchRecord)
+    except msgspec.DecodeError:
+        path.unlink(missing_ok=True)  # written atomically, so this is of another version: nothing can be told from it
+        return None
+
+
+def _own_pids() -> list[int]:
+    user = os.geteuid()
+    pids = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.uids().effective == user and process.status() != psutil.STATUS_ZOMBIE:
+                pids.append(process.pid)
+    return pids
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _marked(pid: int, launch_id: str) -> bool:
+    try:
+        return psutil.Process(pid).environ().get(LAUNCH_ID_VARIABLE) == launch_id
+    except (psutil.Error, OSError):
+        return False
+
+
+def _kill(groups: Iterable[frozenset[int]], records: list[LaunchRecord], deadline_s: float) -> list[int]:
+    pids = {pid for members in groups for pid in members}
+    until = time.monotonic() + deadline_s
+    while pids:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            break
+        time.sleep(0.05)
+        # Looked up again: one of them may have started another in the meantime.
+        pids = {pid for record in records for pid in leftover(record)}
+    return sorted(pids)

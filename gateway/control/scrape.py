@@ -1,0 +1,93 @@
+"""
+Workers' own metrics, fetched by the supervisor and nobody else.
+
+However many scrapers ask, a worker is asked at most once a second: rendering its metrics takes time from the event loop
+that serves tokens.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+import anyio
+import httpx
+
+from gateway.clock import Clock
+from gateway.errors import GatewayError
+from gateway.types import WorkerAddress, WorkerView
+
+MAX_AGE_S = 1.0
+TIMEOUT_S = 5.0
+MAX_PAGE_BYTES = 32 * 1024 * 1024
+
+
+class ScrapeError(GatewayError):
+    """The worker gave no metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the worker answered, and when (CLOCK_MONOTONIC seconds)."""
+
+    text: bytes
+    content_type: str
+    launch_id: str
+    at_s: float
+
+
+class Scraper:
+    """Keeps the last page of every worker."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pages: dict[str, Page] = {}
+        self._locks: dict[str, anyio.Lock] = {}
+
+    async def page(self, worker: WorkerView) -> Page:
+        """The worker's metrics, at most a second old. Raises ScrapeError when it does not answer."""
+        async with self._locks.setdefault(worker.name, anyio.Lock()):
+            known = self._pages.get(worker.name)
+            if (
+                known is not None
+                and known.launch_id == worker.launch_id
+                and self._clock.monotonic() - known.at_s < MAX_AGE_S
+            ):
+                return known
+            page = await self._fetch(worker)
+            self._pages[worker.name] = page
+            return page
+
+    async def _fetch(self, worker: WorkerView) -> Page:
+        address = worker.address
+        if not address.uds and not address.host:
+            raise ScrapeError(f"worker {worker.name} has no process now ({worker.state})")
+        headers = {"authorization": f"Bearer {worker.api_key}"} if worker.api_key else {}
+        try:
+            async with client(address) as http, http.stream("GET", "metrics", headers=headers) as answer:
+                if answer.status_code != 200:
+                    raise ScrapeError(f"worker {worker.name} answered {answer.status_code} to /metrics")
+                text = bytearray()
+                async for chunk in answer.aiter_bytes():
+                    text += chunk
+                    if len(text) > MAX_PAGE_BYTES:
+                        raise ScrapeError(f"worker {worker.name} has more than {MAX_PAGE_BYTES} bytes of metrics")
+                content_type = answer.headers.get("content-type", "text/plain; version=0.0.4")
+        except httpx.HTTPError as exc:
+            raise ScrapeError(f"worker {worker.name} gives no metrics: {exc or type(exc).__name__}") from exc
+        return Page(bytes(text), content_type, worker.launch_id, self._clock.monotonic())
+
+
+def client(address: WorkerAddress) -> httpx.AsyncClient:
+    """An HTTP client for one worker. It ignores proxy variables: a worker is never behind the operator's proxy."""
+    verify: ssl.SSLContext | bool = address.tls_verify
+    if address.tls and address.tls_verify:
+        verify = ssl.create_default_context(cafile=address.tls_ca_file)
+    host = "worker" if address.uds else f"[{address.host}]" if ":" in address.host else address.host
+    port = "" if address.uds else f":{address.port}"
+    return httpx.AsyncClient(
+        base_url=f"{'https' if address.tls else 'http'}://{host}{port}{address.base_path}/",
+        transport=httpx.AsyncHTTPTransport(uds=address.uds, verify=verify, trust_env=False),
+        timeout=TIMEOUT_S,
+        trust_env=False,
+    )

@@ -1,0 +1,234 @@
+"""
+The state directory: what one supervisor owns and leaves behind for the next one.
+
+    supervisor.lock    held under flock for the life of the supervisor; contains its pid
+    supervisor.json    where the running supervisor answers (written when it does)
+    admin.token        secret that state-changing calls over TCP must present
+    admin.sock         0600 Unix socket of the admin API (elsewhere when the path is too long)
+    records/           one launch record per worker
+    logs/              output of the workers
+
+Mode 0700, owned by the user who runs the gateway: everything inside may be trusted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import AlreadyRunning, ControlUnavailable, EnvironmentProblem
+
+# sockaddr_un.sun_path is 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero included.
+MAX_SOCKET_PATH_BYTES = 103
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a running supervisor answers: the URLs are for people, `socket` is for the command line."""
+
+    pid: int
+    socket: str
+    public_url: str
+    admin_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateDir:
+    """The paths inside one state directory. Making one touches nothing."""
+
+    root: Path
+
+    @property
+    def lock_file(self) -> Path:
+        return self.root / "supervisor.lock"
+
+    @property
+    def endpoint_file(self) -> Path:
+        return self.root / "supervisor.json"
+
+    @property
+    def token_file(self) -> Path:
+        return self.root / "admin.token"
+
+    @property
+    def records(self) -> Path:
+        return self.root / "records"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def read_endpoint(self) -> Endpoint:
+        """
+        Where the running supervisor of this directory answers.
+
+        Raises ControlUnavailable when none is running: the file alone proves nothing, a killed supervisor leaves it.
+        """
+        if holder_pid(self.lock_file) is None:
+            raise ControlUnavailable(f"no gateway is running with state directory {self.root}", fix="gateway up")
+        try:
+            found = json.loads(self.endpoint_file.read_text())
+            return Endpoint(**found)
+        except FileNotFoundError:
+            raise ControlUnavailable(
+                f"the gateway with state directory {self.root} is still preparing its start",
+                fix="try again in a moment",
+            ) from None
+        except (ValueError, TypeError) as exc:
+            raise ControlUnavailable(
+                f"{self.endpoint_file} is not what a supervisor writes ({exc})", fix="stop the gateway, then gateway up"
+            ) from exc
+
+    def write_endpoint(self, endpoint: Endpoint) -> None:
+        """Announce where this supervisor answers, all or nothing."""
+        written = {
+            "pid": endpoint.pid,
+            "socket": endpoint.socket,
+            "public_url": endpoint.public_url,
+            "admin_url": endpoint.admin_url,
+        }
+        write_atomically(self.endpoint_file, json.dumps(written).encode() + b"\n")
+
+    def admin_token(self) -> str:
+        """The secret of the admin API, made on first use and kept, so that scripts need to read it only once."""
+        try:
+            token = self.token_file.read_text().strip()
+        except FileNotFoundError:
+            token = ""
+        if not token:
+            token = secrets.token_urlsafe(32)
+            write_atomically(self.token_file, token.encode() + b"\n")
+        return token
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `path` with mode 0600 so that a reader, or a crash, sees the old content or the new one, never a part."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def holder_pid(lock_file: Path) -> int | None:
+    """The pid of the supervisor that holds the lock, 0 when it cannot be read, None when nobody holds it."""
+    try:
+        descriptor = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.read(descriptor, 32).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+    return None
+
+
+@contextmanager
+def held(root: Path) -> Iterator[StateDir]:
+    """
+    Own the state directory: made when missing, locked until the block ends.
+
+    The kernel drops the lock when the process dies, however it dies. Children do not inherit it: descriptors are closed
+    on exec.
+
+    Raises:
+        AlreadyRunning: Another supervisor holds it; the message has its pid.
+        EnvironmentProblem: The directory cannot be made or belongs to somebody else.
+    """
+    state = StateDir(root)
+    _prepare(root)
+    descriptor = os.open(state.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            raise AlreadyRunning(
+                f"another gateway (pid {pid}) already runs with state directory {root}",
+                fix=f"stop it with `kill {pid}`, or give this one its own directory with GATEWAY_STATE_DIR",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        for folder in (state.records, state.logs):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        yield state
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def control_socket_path(state: StateDir) -> Iterator[str]:
+    """
+    A path for the admin API's Unix socket, free of leftovers; the socket is removed when the block ends.
+
+    A socket path is limited to about a hundred bytes. When the state directory lies deeper, the socket goes into a
+    private directory under the system's temporary one; `supervisor.json` says where.
+    """
+    wanted = state.root / "admin.sock"
+    elsewhere: str | None = None
+    _remove_stale(state)
+    if len(os.fsencode(wanted)) > MAX_SOCKET_PATH_BYTES:
+        elsewhere = tempfile.mkdtemp(prefix="gateway-")  # mode 0700
+        wanted = Path(elsewhere) / "admin.sock"
+    try:
+        yield str(wanted)
+    finally:
+        with suppress(FileNotFoundError):
+            state.endpoint_file.unlink()
+        with suppress(FileNotFoundError):
+            wanted.unlink()
+        if elsewhere is not None:
+            shutil.rmtree(elsewhere, ignore_errors=True)
+
+
+def _remove_stale(state: StateDir) -> None:
+    """Remove the socket, and its private directory, of a supervisor that was killed. Only the lock's holder may."""
+    try:
+        old = Path(json.loads(state.endpoint_file.read_text())["socket"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        old = state.root / "admin.sock"
+    with suppress(FileNotFoundError):
+        state.endpoint_file.unlink()
+    if old.name != "admin.sock":
+        return
+    with suppress(FileNotFoundError):
+        old.unlink()
+    if old.parent != state.root and old.parent.name.startswith("gateway-"):
+        with suppress(OSError):
+            old.parent.rmdir()
+
+
+def _prepare(root: Path) -> None:
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = root.stat()
+    except OSError as exc:
+        raise EnvironmentProblem(
+            f"the state directory {root} cannot be made ({exc.strerror})",
+            fix="set GATEWAY_STATE_DIR to a folder of yours",
+        ) from exc
+    if found.st_uid != os.geteuid():
+        raise EnvironmentProblem(
+            f"the state directory {root} belongs to user id {found.st_uid}, not to you",
+            fix="set GATEWAY_STATE_DIR to a folder of yours",
+        )
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        root.chmod(0o700)

@@ -1,0 +1,127 @@
+"""What `gateway status` and `GET /status` say: a JSON document that is part of the public interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gateway.config.settings import Settings
+from gateway.types import WorkerAddress, WorkerState
+from gateway.workers.status import WorkerStatus
+
+
+class WorkerLine(msgspec.Struct, frozen=True):
+    """
+    One worker. `age_s`: seconds in this state; `address`: `HOST:PORT` or `unix:PATH`, "" without a process.
+
+    `port` is None for a Unix socket; `restarts` counts all, `last_failure` is one sentence, "" when there was none.
+    """
+
+    name: str
+    model: str
+    state: WorkerState
+    age_s: float
+    phase: str
+    progress: float | None
+    pid: int | None
+    address: str
+    port: int | None
+    gpus: tuple[int, ...]
+    in_flight: int
+    restarts: int
+    last_failure: str
+    static: bool
+    max_model_len: int | None
+    engine_version: str
+    log_file: str
+
+
+class ModelLine(msgspec.Struct, frozen=True):
+    """One public model: how many of its workers may serve."""
+
+    name: str
+    aliases: tuple[str, ...]
+    ready: int
+    workers: int
+
+
+class GatewayProcessLine(msgspec.Struct, frozen=True):
+    """One gateway process slot."""
+
+    slot: int
+    pid: int | None
+    serving: bool
+    restarts: int
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    """The whole fleet at one moment. `uptime_s`: since the supervisor started."""
+
+    pid: int
+    version: str
+    uptime_s: float
+    draining: bool
+    public_url: str
+    admin_url: str
+    models: tuple[ModelLine, ...]
+    workers: tuple[WorkerLine, ...]
+    gateway_processes: tuple[GatewayProcessLine, ...]
+
+    def to_json(self) -> bytes:
+        """As served."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> StatusReport:
+        """As read by the command line. Raises msgspec.DecodeError."""
+        return msgspec.json.decode(text, type=cls)
+
+
+def model_lines(settings: Settings, statuses: Sequence[WorkerStatus]) -> tuple[ModelLine, ...]:
+    """Models in configuration order."""
+    return tuple(
+        ModelLine(
+            name=name,
+            aliases=tuple(model.aliases),
+            ready=sum(each.model == name and each.state is WorkerState.READY for each in statuses),
+            workers=sum(each.model == name for each in statuses),
+        )
+        for name, model in settings.models.items()
+    )
+
+
+def worker_lines(
+    statuses: Sequence[WorkerStatus], now_s: float, in_flight: Callable[[str], int]
+) -> tuple[WorkerLine, ...]:
+    """Workers in configuration order; `now_s` is CLOCK_MONOTONIC."""
+    return tuple(
+        WorkerLine(
+            name=status.name,
+            model=status.model,
+            state=status.state,
+            age_s=round(max(0.0, now_s - status.changed_at_s), 3),
+            phase=status.phase,
+            progress=status.progress,
+            pid=status.pid,
+            address=_shown(status.address),
+            port=status.address.port or None if status.address is not None else None,
+            gpus=status.gpus,
+            in_flight=in_flight(status.name),
+            restarts=status.restarts,
+            last_failure=status.last_failure,
+            static=status.static,
+            max_model_len=status.max_model_len,
+            engine_version=status.engine_version,
+            log_file=status.log_file,
+        )
+        for status in statuses
+    )
+
+
+def _shown(address: WorkerAddress | None) -> str:
+    if address is None:
+        return ""
+    if address.uds:
+        return f"unix:{address.uds}"
+    return f"{address.host}:{address.port}" if address.host else ""

@@ -1,0 +1,374 @@
+"""
+The supervisor: the one owner of everything that runs.
+
+It holds the listening sockets, the workers' tasks, the gateway processes and the admin server in one task group, tells
+gateway processes what changed, tells workers what gateway processes saw, and takes everything down in order:
+
+    1. gateway processes stop accepting and finish their streams (at most `drain_timeout_s`); workers that serve nobody
+       yet are stopped meanwhile,
+    2. workers are stopped,
+    3. what is left is killed.
+
+A second signal skips the waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+import anyio.abc
+
+from gateway import __version__
+from gateway.clock import Clock
+from gateway.config.settings import Settings
+from gateway.control.gateway_process import EXIT_GRACE_S, GatewayProcessBroken, GatewaySlot, SlotEvents, SlotPlan
+from gateway.control.load_book import Load, LoadBook
+from gateway.control.ports import Addresses, EventLog, Watcher
+from gateway.control.snapshots import build_snapshot
+from gateway.control.sockets import listen, listen_unix, require_public_bind, url
+from gateway.control.state_dir import Endpoint, StateDir, control_socket_path
+from gateway.control.status_report import GatewayProcessLine, StatusReport, model_lines, worker_lines
+from gateway.errors import GatewayError, WorkerStartError
+from gateway.messages import Hello, LoadReport, ToSupervisor, WorkerFailure
+from gateway.metrics import Board, Layout, StartDurations, Totals
+from gateway.types import FleetSnapshot, WorkerState
+from gateway.workers.actor import Actor, OnChange, WorkerCommand
+from gateway.workers.spec import WorkerSpec
+from gateway.workers.status import WorkerStatus
+
+# After the gateway processes are gone, workers get so long to stop by themselves; with the default `drain_timeout_s`
+# everything is gone within 30 s.
+WORKER_STOP_S = 4.0
+_HURRIED_EXIT_S = 1.0
+
+
+class AdminServer(Protocol):
+    """Serves the admin API until cancelled."""
+
+    async def serve(self, tcp: socket.socket, unix: socket.socket) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorPlan:
+    """
+    Everything a supervisor is made of.
+
+    Args:
+        state: The state directory, held by the caller.
+        gateway_argv: Command of a gateway process, without the descriptor options.
+        processes: Gateway processes.
+        keys_file: File with the API keys' digests, "" for none.
+    """
+
+    settings: Settings
+    specs: tuple[WorkerSpec, ...]
+    make_actor: Callable[[WorkerSpec, OnChange], Actor]
+    make_admin: Callable[[Supervisor], AdminServer]
+    state: StateDir
+    gateway_argv: Sequence[str]
+    clock: Clock
+    log: EventLog
+    watcher: Watcher
+    processes: int = 1
+    keys_file: str = ""
+
+
+class Supervisor(SlotEvents):
+    """Runs one fleet. `run` is called once."""
+
+    def __init__(self, plan: SupervisorPlan) -> None:
+        self._plan = plan
+        self._changed = anyio.Event()
+        self._stop = anyio.Event()
+        self._hurry = anyio.Event()
+        self._reason = ""
+        self._fatal: GatewayError | None = None
+        self._draining = False
+        self._version = 0
+        self.totals = Totals()
+        self._layout = Layout(tuple(plan.settings.models), [(spec.model, spec.name) for spec in plan.specs])
+        self.start_durations = StartDurations()
+        self._addresses = Addresses(public="", admin="")
+        self._began_s = plan.clock.monotonic()
+        self._created = int(plan.clock.unix())
+        self._book = LoadBook()
+        self._slots: list[GatewaySlot] = []
+        self._ever_ready: set[str] = set()
+        self._states: dict[str, WorkerState] = {}
+        self._announced = False
+        self.actors: dict[str, Actor] = {spec.name: plan.make_actor(spec, self._on_change) for spec in plan.specs}
+
+    # What the admin API sees.
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration that runs."""
+        return self._plan.settings
+
+    @property
+    def draining(self) -> bool:
+        """The gateway was asked to stop."""
+        return self._draining
+
+    @property
+    def slots(self) -> Sequence[GatewaySlot]:
+        """The gateway processes."""
+        return self._slots
+
+    @property
+    def statuses(self) -> list[WorkerStatus]:
+        """All workers, in configuration order."""
+        return [actor.status for actor in self.actors.values()]
+
+    def load(self, worker: str) -> Load:
+        """What gateway processes have on the worker's current launch, as of their last reports."""
+        return self._book.of(worker, self.actors[worker].status.launch_id)
+
+    def progress_ages(self) -> Mapping[str, float]:
+        """By worker with requests in flight: seconds since its last byte, as of the last reports."""
+        loads = {name: self.load(name) for name in self.actors}
+        return {name: load.silent_s for name, load in loads.items() if load.in_flight and load.silent_s is not None}
+
+    def report(self) -> StatusReport:
+        """Everything `gateway status` shows."""
+        now_s = self._plan.clock.monotonic()
+        statuses = self.statuses
+        return StatusReport(
+            pid=os.getpid(),
+            version=__version__,
+            uptime_s=round(now_s - self._began_s, 3),
+            draining=self._draining,
+            public_url=self._addresses.public,
+            admin_url=self._addresses.admin,
+            models=model_lines(self._plan.settings, statuses),
+            workers=worker_lines(statuses, now_s, lambda name: self.load(name).in_flight),
+            gateway_processes=tuple(
+                GatewayProcessLine(slot=index, pid=slot.pid, serving=slot.serving, restarts=slot.restarts)
+                for index, slot in enumerate(self._slots)
+            ),
+        )
+
+    def stop(self, reason: str) -> None:
+        """Take everything down; a second call hurries. Returns at once."""
+        if self._stop.is_set():
+            self._hurry.set()
+            return
+        self._reason = reason
+        self._stop.set()
+
+    # Running.
+
+    async def run(self) -> None:
+        """
+        Serve until `stop` or a signal.
+
+        Raises:
+            PortInUse, ConfigurationError: A socket cannot be opened. Nothing was started.
+            WorkerStartError: No worker of any model can be started.
+            GatewayProcessBroken: The gateway process does not come up.
+        """
+        settings = self._plan.settings
+        require_public_bind(
+            settings.listen.host,
+            keys_configured=bool(self._plan.keys_file),
+            allow_anonymous=settings.allow_anonymous,
+        )
+        with ExitStack() as stack:
+            public = listen(settings.listen.host, settings.listen.port, key="listen", count=self._plan.processes)
+            for each in public:
+                stack.enter_context(each)
+            (admin,) = listen(settings.admin.host, settings.admin.port, key="admin")
+            stack.enter_context(admin)
+            path = stack.enter_context(control_socket_path(self._plan.state))
+            unix = stack.enter_context(listen_unix(path))
+            self._addresses = addresses = Addresses(
+                public=url(public[0], settings.listen.host), admin=url(admin, settings.admin.host)
+            )
+            self._plan.state.write_endpoint(
+                Endpoint(pid=os.getpid(), socket=path, public_url=addresses.public, admin_url=addresses.admin)
+            )
+            self._plan.watcher.listening(addresses)
+            await self._run_all(public, admin, unix)
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _run_all(self, public: Sequence[socket.socket], admin: socket.socket, unix: socket.socket) -> None:
+        self._slots = [self._make_slot(index, listener) for index, listener in enumerate(public)]
+        # A gateway process takes the workers' names for its counters from its first snapshot.
+        self._publish()
+        slots_done, actors_done = anyio.Event(), anyio.Event()
+        began_s = 0.0
+        async with anyio.create_task_group() as group:
+            await group.start(self._receive_signals)
+            group.start_soon(self._plan.watcher.run)
+            group.start_soon(self._plan.make_admin(self).serve, admin, unix)
+            group.start_soon(self._publish_changes)
+            group.start_soon(_all_of, [actor.run for actor in self.actors.values()], actors_done)
+            group.start_soon(_all_of, [self._slot_runner(slot) for slot in self._slots], slots_done)
+            await self._stop.wait()
+            began_s = self._plan.clock.monotonic()
+            await self._take_down(slots_done, actors_done)
+            # Whatever has not stopped by now is killed by its own task when that is cancelled.
+            group.cancel_scope.cancel()
+        self._plan.watcher.stopped(self._plan.clock.monotonic() - began_s)
+
+    def _make_slot(self, index: int, listener: socket.socket) -> GatewaySlot:
+        plan = self._plan
+        return GatewaySlot(
+            SlotPlan(
+                slot=index,
+                listener=listener,
+                argv=plan.gateway_argv,
+                settings_json=plan.settings.model_dump_json(),
+                keys_file=plan.keys_file,
+                drain_timeout_s=plan.settings.drain_timeout_s,
+                new_board=lambda: self.totals.create(self._layout),
+            ),
+            self,
+            plan.clock,
+            plan.log,
+        )
+
+    def _slot_runner(self, slot: GatewaySlot) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def run() -> None:
+            try:
+                await slot.run()
+            except GatewayProcessBroken as exc:
+                self._fail(exc)
+
+        return run
+
+    async def _receive_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup, and then it stays so
+            wanted.append(signal.SIGHUP)
+        with anyio.open_signal_receiver(*wanted) as signals:
+            task_status.started()
+            async for number in signals:
+                self.stop(signal.Signals(number).name)
+
+    async def _take_down(self, slots_done: anyio.Event, actors_done: anyio.Event) -> None:
+        drain_s = self._plan.settings.drain_timeout_s
+        self._plan.watcher.stopping(self._reason)
+        self._plan.log.info("stopping", reason=self._reason, drain_timeout_s=drain_s)
+        self._draining = True
+        self._publish()
+        for slot in self._slots:
+            slot.drain(drain_s)
+        for actor in self.actors.values():
+            if actor.status.state not in (WorkerState.READY, WorkerState.DRAINING, WorkerState.UNHEALTHY):
+                actor.command(WorkerCommand.SHUTDOWN, drain_s=0)
+        await self._wait_or_hurry(slots_done, drain_s + EXIT_GRACE_S / 2)
+        if not slots_done.is_set():
+            for slot in self._slots:
+                slot.drain(0)
+            with anyio.move_on_after(_HURRIED_EXIT_S):
+                await slots_done.wait()
+        for slot in self._slots:
+            slot.kill()
+        for actor in self.actors.values():
+            actor.command(WorkerCommand.SHUTDOWN, drain_s=0)
+        await self._wait_or_hurry(actors_done, WORKER_STOP_S)
+
+    async def _wait_or_hurry(self, event: anyio.Event, limit_s: float) -> None:
+        with anyio.move_on_after(limit_s):
+            async with anyio.create_task_group() as group:
+                group.start_soon(_then_cancel, event, group.cancel_scope)
+                group.start_soon(_then_cancel, self._hurry, group.cancel_scope)
+
+    # Changes of the workers, outwards.
+
+    def _on_change(self, status: WorkerStatus) -> None:
+        before = self._states.get(status.name)
+        self._states[status.name] = status.state
+        if status.state is WorkerState.READY:
+            self._ever_ready.add(status.name)
+            if before is WorkerState.STARTING and status.started_at_s is not None and not status.static:
+                self.start_durations.observe(status.model, status.changed_at_s - status.started_at_s)
+        self._changed.set()
+
+    async def _publish_changes(self) -> None:
+        while True:
+            self._publish()
+            self._plan.watcher.changed(self.statuses)
+            self._judge()
+            await self._changed.wait()
+            self._changed = anyio.Event()
+
+    def _publish(self) -> None:
+        fleet = self.snapshot()
+        for slot in self._slots:
+            slot.publish(fleet)
+
+    def snapshot(self) -> FleetSnapshot:
+        """The fleet as of now, with a version of its own."""
+        self._version += 1
+        views = [actor.view for actor in self.actors.values()]
+        return build_snapshot(self._version, self._plan.settings, views, created=self._created, draining=self._draining)
+
+    def _judge(self) -> None:
+        """Is the fleet up, or will it never be?"""
+        statuses = self.statuses
+        if statuses and not self._ever_ready and all(each.state is WorkerState.FAILED for each in statuses):
+            reasons = dict.fromkeys(f"{each.name}: {each.last_failure}" for each in statuses)
+            self._fail(WorkerStartError("no worker could be started. " + " ".join(reasons), permanent=True))
+            return
+        if self._announced or not self._ever_ready or not any(slot.serving for slot in self._slots):
+            return
+        waiting = {each.model for each in statuses if each.state is not WorkerState.FAILED}
+        if waiting <= {each.model for each in statuses if each.name in self._ever_ready}:
+            self._announced = True
+            self._plan.watcher.serving()
+
+    def _fail(self, error: GatewayError) -> None:
+        if self._fatal is None:
+            self._fatal = error
+        self.stop("failure")
+
+    # What gateway processes say, inwards.
+
+    def message(self, slot: int, message: ToSupervisor) -> None:
+        """A gateway process said something (see `SlotEvents`)."""
+        match message:
+            case Hello():
+                self._plan.log.info("gateway_process_listening", slot=slot, pid=message.pid)
+                self._changed.set()
+            case WorkerFailure():
+                actor = self.actors.get(message.worker)
+                if actor is not None:
+                    actor.report_failure(message.kind, message.detail, launch_id=message.launch_id)
+            case LoadReport():
+                self._book.replace(slot, message.loads)
+                self._report_loads()
+
+    def gone(self, slot: int, board: Board) -> None:
+        """A gateway process is gone, and with it everything it had in flight (see `SlotEvents`)."""
+        self.totals.retire(board)
+        self._book.drop(slot)
+        self._report_loads()
+
+    def _report_loads(self) -> None:
+        for name, actor in self.actors.items():
+            launch_id = actor.status.launch_id
+            load = self._book.of(name, launch_id)
+            actor.report_load(load.in_flight, load.silent_s, launch_id=launch_id)
+
+
+async def _all_of(tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]], done: anyio.Event) -> None:
+    """Run all, and say when the last has returned."""
+    async with anyio.create_task_group() as group:
+        for task in tasks:
+            group.start_soon(task)
+    done.set()
+
+
+async def _then_cancel(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
