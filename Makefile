@@ -1,0 +1,72 @@
+# Every target sets up what it needs first; the light environment costs well under a second once it is there.
+#   PYTHON=         interpreter (3.11 to 3.14) to build the light environment with
+#   MODEL=          hub id or folder to serve; unset: the embedded SmolLM2-135M-Instruct
+#   ENGINE_PYTHON=  interpreter of your own environment with vLLM; unset: one is built in the cache directory
+
+VENV := .venv/bin
+MODEL ?=
+PYTEST := $(VENV)/python -m pytest
+
+ifdef PYTHON
+export PYTHON
+endif
+ifdef ENGINE_PYTHON
+export GATEWAY_ENGINE_PYTHON := $(ENGINE_PYTHON)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help bootstrap serve demo test check lint unit loadtest soak docs locks system-deps clean distclean
+
+help: ## what the targets do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+bootstrap: ## the light environment in .venv (gateway, load tests, tools; no engine)
+	@for python in "$${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11; do \
+	  if command -v "$$python" >/dev/null 2>&1; then exec "$$python" -m gateway.setup.bootstrap; fi; \
+	done; \
+	echo "No python3 on PATH; vllm-gateway needs Python 3.11 to 3.14." >&2; \
+	echo "To mend it: sudo apt-get install python3 python3-venv, or make PYTHON=/path/to/python3.12" >&2; exit 3
+
+serve: bootstrap ## serve a real model on http://127.0.0.1:8000/v1 (MODEL=hub id or folder, ENGINE_PYTHON=)
+	@$(VENV)/gateway doctor --for serve
+	@exec $(VENV)/gateway up $(MODEL)
+
+demo: bootstrap ## the same gateway over simulated workers: no engine, no weights
+	@exec $(VENV)/gateway up -c deploy/examples/demo.yaml
+
+test: bootstrap lint ## everything that must hold: real processes, the real engine on the CPU
+	$(PYTEST) -m "not soak"
+
+check: bootstrap lint unit ## lint, types, import contracts, unit tests: two minutes, no engine, no network
+
+lint: bootstrap ## ruff, mypy, import contracts
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+	$(VENV)/mypy --platform darwin
+	$(VENV)/lint-imports
+
+unit: bootstrap
+	$(PYTEST) -m "not integration and not engine and not soak"
+
+loadtest: bootstrap ## 30 s of streaming chat against the running gateway: TTFT, ITL, throughput, errors
+	@exec $(VENV)/python -m loadtest
+
+soak: bootstrap ## long and repeated runs, up to an hour
+	$(PYTEST) -m soak --timeout 3600
+
+docs: bootstrap ## write docs/configuration.md anew from the settings
+	$(VENV)/python -m gateway.config.reference > docs/configuration.md
+
+locks: bootstrap ## maintainers: renew every requirements lock (needs uv, see requirements/lock.py)
+	$(VENV)/python requirements/lock.py
+
+system-deps: bootstrap ## system programs that tests use (Prometheus, nginx, Chromium), without root where possible
+	@$(VENV)/python -m gateway.setup.system
+
+clean: ## remove what tests and tools leave behind
+	rm -rf .build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache results dist
+	find gateway loadtest tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## also the light environment and unpacked system programs; engines stay in your cache directory
+	rm -rf .venv .system

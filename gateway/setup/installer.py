@@ -1,0 +1,117 @@
+"""
+Runs the programs that set-up consists of (venv, pip, the model's conversion) and follows what they print.
+
+Standard library only: the bootstrap uses it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gateway.setup.progress import Report, SetupProgress
+
+# Variables that would make Python or pip put files elsewhere than into the environment they belong to.
+MISLEADING = ("PIP_PREFIX", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+
+_COLLECTING = re.compile(r"(?:Collecting|Requirement already satisfied:) ([\w.+-]+)==([\w.+!-]+)")
+_DOWNLOADING = re.compile(r"\s*Downloading ([\w.+-]+?)-([\w.+!]+)-\S+ \(([\d.]+ \wB)\)")
+_INSTALLING = re.compile(r"Installing collected packages: ")
+
+
+class StepFailed(Exception):
+    """A program of the set-up ended with an error. `tail` is the end of what it printed."""
+
+    def __init__(self, command: Sequence[str], code: int, tail: Sequence[str]) -> None:
+        self.command = tuple(command)
+        self.code = code
+        self.tail = tuple(tail)
+        super().__init__(f"{' '.join(command[:5])} ... ended with {code}")
+
+
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for pip and its like: the operator's own, proxies and pip settings included, less MISLEADING."""
+    kept = {name: value for name, value in environ.items() if name not in MISLEADING}
+    # Their caches are the operator's; what they print is for us and must not depend on the terminal.
+    return kept | {
+        "PIP_USER": "0",
+        "PIP_NO_INPUT": "1",
+        "PIP_PROGRESS_BAR": "off",
+        "PIP_NO_COLOR": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def run_step(
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    lock: int,
+    log: Path,
+    on_line: Callable[[str], None] = lambda line: None,
+    cwd: Path | None = None,
+) -> list[str]:
+    """
+    Run one program to its end; everything it prints is appended to `log` and given to `on_line`.
+
+    The program inherits `lock`, so the folder stays locked for as long as anybody writes into it. Whatever interrupts
+    us (Ctrl-C included) kills the program first. Returns the last lines printed; raises StepFailed when it fails.
+    """
+    tail: deque[str] = deque(maxlen=40)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        open(log, "a", encoding="utf-8") as record,
+        subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=child_environment(environ),
+            pass_fds=(lock,),
+            cwd=cwd,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        record.write(f"$ {' '.join(command)}\n")
+        try:
+            for line in process.stdout:
+                record.write(line)
+                tail.append(line.rstrip("\n"))
+                on_line(tail[-1])
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+    if code != 0:
+        raise StepFailed(command, code, tail)
+    return list(tail)
+
+
+def pip_lines(subject: str, total: int, report: Report) -> Callable[[str], None]:
+    """A reader of pip's output that reports which of `total` requirements it has come to and how large each is."""
+    seen = 0
+
+    def read(line: str) -> None:
+        nonlocal seen
+        if match := _COLLECTING.match(line):
+            seen = min(seen + 1, total)
+            what = f"{match[1]} {match[2]}"
+            report(SetupProgress(subject, "collecting", what, done=seen, total=total, notable=False))
+        elif match := _DOWNLOADING.match(line):
+            what = f"{match[1]} {match[2]} ({match[3]})"
+            large = "GB" in match[3] or ("MB" in match[3] and float(match[3].split()[0]) >= 50)
+            report(SetupProgress(subject, "downloading", what, done=seen, total=total, notable=large))
+        elif _INSTALLING.match(line):
+            report(SetupProgress(subject, "installing", f"{line.count(',') + 1} packages, no output until the end"))
+
+    return read
+
+
+def requirements_in(lock: str) -> int:
+    """How many requirements a lock's text holds, those for other platforms included."""
+    return sum(1 for line in lock.splitlines() if line[:1].isalnum() and "==" in line)
