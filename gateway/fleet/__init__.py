@@ -5,6 +5,7 @@ A gateway process's view of the workers: snapshots, leases, circuit breakers, an
 from gateway.fleet.breaker import Breaker, BreakerLimits
 from gateway.fleet.dispatcher import FleetDispatcher, Scheduler
 from gateway.fleet.lease import WorkerLease
+from gateway.fleet.link import SupervisorLink
 from gateway.fleet.member import Member, WorkerGauges
 from gateway.fleet.view import FleetView
 
@@ -15,6 +16,7 @@ __all__ = [
     "FleetView",
     "Member",
     "Scheduler",
+    "SupervisorLink",
     "WorkerGauges",
     "WorkerLease",
 ]
