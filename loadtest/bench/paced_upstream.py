@@ -14,7 +14,7 @@ import argparse
 import asyncio
 import json
 import time
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -132,8 +132,7 @@ class Connection(asyncio.Protocol):
         self.slow_slot = Connection._opened // _SLOTS % SLOW_FACTOR
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def connection_lost(self, error: Exception | None) -> None:
         self.upstream.streams.pop(self, None)

@@ -14,6 +14,7 @@ import json
 import re
 import time
 from dataclasses import dataclass, field
+from typing import cast
 
 import uvloop
 
@@ -51,8 +52,7 @@ class Client(asyncio.Protocol):
         self.answering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self._send()
 
     def connection_lost(self, error: Exception | None) -> None:
