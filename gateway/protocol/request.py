@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
+from gateway.errors import RequestError
+from gateway.protocol.members import decode_members, scan_members
+from gateway.protocol.multipart import read_fields
+from gateway.protocol.prompt_prefix import prompt_prefix
+from gateway.protocol.structure import check_structure
 from gateway.types import Endpoint, Family
+
+MAX_MODEL_NAME = 1024
+"""Longest model name read, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +47,204 @@ class RequestView:
     content_type: str = field(default="application/json", repr=False, compare=False)
 
 
+_FAMILIES: Final[Mapping[Endpoint, Family]] = MappingProxyType(
+    {
+        Endpoint.CHAT_COMPLETIONS: Family.CHAT,
+        Endpoint.COMPLETIONS: Family.COMPLETIONS,
+        Endpoint.RESPONSES: Family.RESPONSES,
+        Endpoint.MESSAGES: Family.MESSAGES,
+        Endpoint.COUNT_TOKENS: Family.MESSAGES,
+        Endpoint.EMBEDDINGS: Family.PLAIN,
+        Endpoint.SCORE: Family.PLAIN,
+        Endpoint.RERANK: Family.PLAIN,
+        Endpoint.AUDIO: Family.PLAIN,
+        Endpoint.TOKENIZE: Family.PLAIN,
+        Endpoint.DETOKENIZE: Family.PLAIN,
+    }
+)
+
+# First the field that wins: vLLM reads max_completion_tokens before max_tokens.
+TOKEN_LIMITS: Final[Mapping[Family, tuple[str, ...]]] = MappingProxyType(
+    {
+        Family.CHAT: ("max_completion_tokens", "max_tokens"),
+        Family.COMPLETIONS: ("max_tokens",),
+        Family.RESPONSES: ("max_output_tokens",),
+        Family.MESSAGES: ("max_tokens",),
+        Family.PLAIN: (),
+    }
+)
+
+_UNIQUE = ("model", "stream")
+_UNIQUE_QUOTED = (b'"model"', b'"stream"')
+_FORM_FIELDS = frozenset(_UNIQUE)
+# Below this size looking for suspicious bytes is cheaper than locating every member; above, it is dearer.
+_SMALL = 64 * 1024
+_UTF8_STEP = 1024 * 1024
+
+
 def family_of(endpoint: Endpoint) -> Family:
     """The API family of an endpoint."""
-    raise NotImplementedError
+    return _FAMILIES[endpoint]
 
 
 def parse_request(body: bytes, endpoint: Endpoint, content_type: str, *, max_depth: int) -> RequestView:
-    """Read the view of `body`. Raises RequestError (400, 415) that never echoes the body."""
-    raise NotImplementedError
+    """
+    Read what the gateway needs of a request body.
+
+    Args:
+        body: The decoded body (no content coding).
+        endpoint: What was asked for; it decides which fields count.
+        content_type: The client's header, "" when absent.
+        max_depth: Deepest nesting allowed, in arrays and objects.
+
+    Raises:
+        RequestError: 400; its message never echoes the body.
+    """
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type == "multipart/form-data" and endpoint is Endpoint.AUDIO:
+        return _parse_form(body, endpoint, content_type)
+    if media_type != "application/json":
+        expected = "application/json" + (" or multipart/form-data" if endpoint is Endpoint.AUDIO else "")
+        raise RequestError(400, f"Unsupported content type: expected {expected}.", code="unsupported_content_type")
+    members = _decode(body, max_depth)
+    family = _FAMILIES[endpoint]
+    return RequestView(
+        endpoint,
+        family,
+        body,
+        _model(members.get("model")),
+        _boolean(members.get("stream"), "stream") or False,
+        _include_usage(members.get("stream_options")),
+        _count(members.get("n")) or 1,
+        _max_tokens(members, family),
+        prompt_prefix(family, members),
+        members,
+        content_type,
+    )
+
+
+def _parse_form(body: bytes, endpoint: Endpoint, content_type: str) -> RequestView:
+    fields = read_fields(body, content_type, _FORM_FIELDS)
+    model = stream = None
+    if (named := fields.get("model")) is not None:
+        model = _model_name(named.value.decode("utf-8", "replace"))
+    if (named := fields.get("stream")) is not None:
+        # Form values are text; these are the spellings that FastAPI reads as true.
+        stream = named.value.strip().lower() in (b"true", b"1", b"on", b"yes", b"t", b"y")
+    return RequestView(
+        endpoint, _FAMILIES[endpoint], body, model, stream or False, None, 1, None, b"", None, content_type
+    )
+
+
+def _decode(body: bytes, max_depth: int) -> dict[str, msgspec.Raw]:
+    if not body.isascii():
+        _check_utf8(body)
+    check_structure(body, max_depth)
+    try:
+        members = decode_members(body)
+    except msgspec.ValidationError as error:
+        raise RequestError(400, "The request body must be a JSON object.", code="invalid_json") from error
+    except msgspec.DecodeError as error:
+        raise RequestError(400, _why_malformed(body, error), code="invalid_json") from error
+    except RecursionError as error:
+        raise RequestError(400, "The JSON body is nested too deeply.", code="json_too_complex") from error
+    if len(body) > _SMALL or b"\\u00" in body or any(body.count(quoted) > 1 for quoted in _UNIQUE_QUOTED):
+        _check_unique(body, members)
+    return members
+
+
+def _check_utf8(body: bytes) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(body), _UTF8_STEP):
+            decoder.decode(body[start : start + _UTF8_STEP])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise RequestError(400, "The request body is not valid UTF-8.", code="invalid_json") from error
+
+
+def _why_malformed(body: bytes, error: msgspec.DecodeError) -> str:
+    if not body.strip():
+        return "The request body is empty; expected a JSON object."
+    if body.startswith(b"\xef\xbb\xbf"):
+        return "The request body begins with a byte order mark; expected a JSON object."
+    # msgspec names what is wrong and the byte offset, never the text.
+    return f"The request body is not valid JSON: {error}."
+
+
+def _check_unique(body: bytes, members: Mapping[str, msgspec.Raw]) -> None:
+    """Readers differ in which of two equal keys wins, so routing and worker could disagree about the model."""
+    keys = [member.key for member in scan_members(body, members)]
+    for key in _UNIQUE:
+        if keys.count(key) > 1:
+            raise RequestError(
+                400, f"The request body names '{key}' more than once.", code="duplicate_field", param=key
+            )
+
+
+def _model(raw: msgspec.Raw | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        model = _MODEL.decode(raw)
+    except msgspec.DecodeError as error:
+        raise _invalid("model", "a string") from error
+    return _model_name(model)
+
+
+def _model_name(model: str | None) -> str | None:
+    if model == "" or (model is not None and len(model) > MAX_MODEL_NAME):
+        raise _invalid("model", f"1 to {MAX_MODEL_NAME} characters")
+    return model
+
+
+def _boolean(raw: msgspec.Raw | None, param: str) -> bool | None:
+    if raw is None:
+        return None
+    try:
+        return _BOOLEAN.decode(raw)
+    except msgspec.DecodeError as error:
+        raise _invalid(param, "true or false") from error
+
+
+def _include_usage(raw: msgspec.Raw | None) -> bool | None:
+    if raw is None:
+        return None
+    try:
+        options = _STREAM_OPTIONS.decode(raw)
+    except msgspec.DecodeError as error:
+        raise _invalid("stream_options", "an object with boolean fields") from error
+    return None if options is None else options.include_usage
+
+
+def _count(raw: msgspec.Raw | None) -> int | None:
+    """A positive integer; None for anything else, which is left for the worker to refuse."""
+    if raw is None:
+        return None
+    try:
+        value = _INTEGER.decode(raw)
+    except msgspec.DecodeError:
+        return None
+    return value if value is not None and value > 0 else None
+
+
+def _max_tokens(members: Mapping[str, msgspec.Raw], family: Family) -> int | None:
+    for name in TOKEN_LIMITS[family]:
+        value = _count(members.get(name))
+        if value is not None:
+            return value
+    return None
+
+
+def _invalid(param: str, expected: str) -> RequestError:
+    return RequestError(400, f"Invalid '{param}': expected {expected}.", code="invalid_value", param=param)
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+_MODEL: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)  # type: ignore[arg-type]
+_BOOLEAN: msgspec.json.Decoder[bool | None] = msgspec.json.Decoder(bool | None)  # type: ignore[arg-type]
+_INTEGER: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)  # type: ignore[arg-type]
+_STREAM_OPTIONS: msgspec.json.Decoder[_StreamOptions | None] = msgspec.json.Decoder(_StreamOptions | None)  # type: ignore[arg-type]

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.protocol.request import RequestView
+import msgspec
+
+from gateway.protocol.members import Member, decode_members, scan_members
+from gateway.protocol.multipart import read_fields
+from gateway.protocol.request import TOKEN_LIMITS, RequestView
+from gateway.types import Family
+
+OPERATOR_FIELDS = frozenset({"priority", "request_id", "kv_transfer_params", "ec_transfer_params", "cache_salt"})
+"""Fields of a worker's API with which one tenant influences another's requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,9 +21,13 @@ class Rewrites:
     """
     The rewrites of one request; the default changes nothing.
 
-    `model` replaces the model's name; `force_usage` asks for a usage event on chat and completions streams;
-    `strip_operator_fields` removes fields that influence other tenants; `default_max_tokens` is written when the
-    request sets no limit; `max_tokens_limit` lowers a higher one.
+    Attributes:
+        model: Replaces the model's name, when the request gives one.
+        force_usage: Ask for the usage event on a chat or completions stream that did not.
+        strip_operator_fields: Remove `OPERATOR_FIELDS`.
+        default_max_tokens: Written when the request sets no limit of its own.
+        max_tokens_limit: A request that asks for more tokens gets this many; so does a chat or responses request that
+            sets no limit, which the worker would otherwise let run to the end of the context.
     """
 
     model: str | None = None
@@ -24,6 +37,127 @@ class Rewrites:
     max_tokens_limit: int | None = None
 
 
+_Edit = bytes | None  # the new value of a member; None removes it
+_INTO_EMPTY = b'{"include_usage":true}'
+# Without include_usage the worker ignores continuous_usage_stats; with it, every chunk would carry usage.
+_USAGE_OPTIONS = frozenset({"include_usage", "continuous_usage_stats"})
+
+
+def forces_usage(view: RequestView) -> bool:
+    """Whether `force_usage` would change this request; the usage event must then be dropped from the answer."""
+    return view.stream and view.include_usage is not True and view.family in (Family.CHAT, Family.COMPLETIONS)
+
+
 def apply(view: RequestView, rewrites: Rewrites) -> bytes:
     """The body to send; `view.body` itself when nothing changes."""
-    raise NotImplementedError
+    if view.members is None:
+        return _apply_to_form(view, rewrites)
+    members = view.members
+    edits: dict[str, _Edit] = {}
+    additions: list[bytes] = []
+    if rewrites.model is not None and view.model is not None and rewrites.model != view.model:
+        edits["model"] = msgspec.json.encode(rewrites.model)
+    if rewrites.strip_operator_fields:
+        edits.update((name, None) for name in OPERATOR_FIELDS if name in members)
+    if rewrites.force_usage and forces_usage(view):
+        _force_usage(members, edits, additions)
+    if rewrites.default_max_tokens is not None or rewrites.max_tokens_limit is not None:
+        _limit_tokens(view.family, members, rewrites, edits, additions)
+    if not edits and not additions:
+        return view.body
+    found = scan_members(view.body, members) if edits else None
+    return _splice(view.body, found, edits, additions, empty=not members)
+
+
+def _apply_to_form(view: RequestView, rewrites: Rewrites) -> bytes:
+    if rewrites.model is None or view.model is None or rewrites.model == view.model:
+        return view.body
+    named = read_fields(view.body, view.content_type, frozenset({"model"}))["model"]
+    return b"".join((view.body[: named.start], rewrites.model.encode(), view.body[named.end :]))
+
+
+def _force_usage(members: Mapping[str, msgspec.Raw], edits: dict[str, _Edit], additions: list[bytes]) -> None:
+    options = members.get("stream_options")
+    if options is None:
+        additions.append(b'"stream_options":' + _INTO_EMPTY)
+        return
+    text = bytes(options)
+    if text == b"null":
+        edits["stream_options"] = _INTO_EMPTY
+        return
+    inner = decode_members(text)
+    drop: dict[str, _Edit] = dict.fromkeys(_USAGE_OPTIONS & inner.keys())
+    found = scan_members(text, inner)
+    edits["stream_options"] = _splice(text, found, drop, [b'"include_usage":true'], empty=not inner)
+
+
+def _limit_tokens(
+    family: Family,
+    members: Mapping[str, msgspec.Raw],
+    rewrites: Rewrites,
+    edits: dict[str, _Edit],
+    additions: list[bytes],
+) -> None:
+    names = TOKEN_LIMITS[family]
+    limit = rewrites.max_tokens_limit
+    present = [name for name in names if name in members and bytes(members[name]) != b"null"]
+    for name in present:
+        if limit is not None and _exceeds(members[name], limit):
+            edits[name] = b"%d" % limit
+    # Messages requires the field: what is missing there is the worker's to refuse.
+    if present or not names or family is Family.MESSAGES:
+        return
+    wanted = rewrites.default_max_tokens
+    if wanted is None and family is not Family.COMPLETIONS:
+        wanted = limit
+    if wanted is None:
+        return
+    value = b"%d" % (wanted if limit is None else min(wanted, limit))
+    # The last name is the one every version of the worker knows.
+    name = names[-1]
+    if name in members:
+        edits[name] = value
+    else:
+        additions.append(b'"%s":%s' % (name.encode(), value))
+
+
+def _exceeds(raw: msgspec.Raw, limit: int) -> bool:
+    """Also for the spellings of a number that the worker would accept: 1e6, 4096.0, "4096"."""
+    text = bytes(raw)
+    try:
+        return float(text.strip(b'"')) > limit
+    except ValueError:
+        return False
+
+
+def _splice(
+    body: bytes, found: list[Member] | None, edits: Mapping[str, _Edit], additions: list[bytes], *, empty: bool
+) -> bytes:
+    """
+    Replace, remove and add members. Additions go in front, where nothing depends on what follows.
+
+    `found` may be None when there are only additions.
+    """
+    opened = body.index(b"{") + 1
+    cuts: list[tuple[int, int, bytes]] = []
+    members = found or []
+    last_kept = max((at for at, member in enumerate(members) if edits.get(member.key, b"") is not None), default=-1)
+    if additions:
+        followed = not empty if found is None else last_kept >= 0
+        cuts.append((opened, opened, b",".join(additions) + (b"," if followed else b"")))
+    for at, member in enumerate(members):
+        value = edits.get(member.key, member)
+        if isinstance(value, bytes):
+            cuts.append((member.value, member.end, value))
+        elif value is None and at < last_kept:
+            cuts.append((member.start, members[at + 1].start, b""))
+    if last_kept < len(members) - 1:
+        # The comma before the removed tail goes with it.
+        cuts.append((members[last_kept].end if last_kept >= 0 else members[0].start, members[-1].end, b""))
+    pieces: list[bytes] = []
+    position = 0
+    for start, end, replacement in cuts:
+        pieces += (body[position:start], replacement)
+        position = end
+    pieces.append(body[position:])
+    return b"".join(pieces)

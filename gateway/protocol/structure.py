@@ -1,0 +1,85 @@
+"""
+How deep and how many-membered a JSON text is, found without parsing it and without recursion.
+
+Runs on every request body before the decoder does, so that nothing nests deeper than the decoder and the worker
+can take. Built from bytes methods only: a body of 32 MiB takes a few milliseconds when it has few brackets.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from gateway.errors import RequestError
+
+MAX_CONTAINERS = 250_000
+"""Arrays and objects in one body. More is not a conversation, and each costs time in every process it passes."""
+
+MAX_MEMBERS = 250_000
+"""Object members in one body, at all levels."""
+
+_SLICE = 4 * 1024 * 1024
+# Deletes everything but quotes, brackets and colons; objects and arrays nest alike.
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_UNSTRUCTURED = bytes(byte for byte in range(256) if byte not in b'"[]{}:')
+_NOT_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_TO_STEP = bytes.maketrans(b"{}[]", b"\x01\xff\x01\xff")
+
+
+def check_structure(body: bytes, max_depth: int) -> None:
+    """
+    Refuse a body that nests deeper than `max_depth` or has absurdly many parts.
+
+    Malformed JSON is judged as far as it is well formed; the decoder reports it afterwards.
+
+    Raises:
+        RequestError: 400; the message names the limit and does not echo the body.
+    """
+    opened = body.count(b"[") + body.count(b"{")
+    colons = body.count(b":")
+    if opened <= max_depth and colons <= MAX_MEMBERS:
+        return
+    outside = _outside_strings(body)
+    if outside.count(b":") > MAX_MEMBERS:
+        raise _too_complex(f"more than {MAX_MEMBERS} object members")
+    brackets = outside.translate(None, _NOT_BRACKET)
+    opened = brackets.count(b"[") + brackets.count(b"{")
+    if opened > MAX_CONTAINERS:
+        raise _too_complex(f"more than {MAX_CONTAINERS} arrays and objects")
+    # Innermost pairs vanish first: most bodies are shallow and are done after a few passes at memory speed.
+    squares = brackets.translate(_TO_SQUARE)
+    for depth in range(8):
+        if squares.count(b"[") <= max_depth - depth:
+            return
+        squares = squares.replace(b"[]", b"")
+    steps = memoryview(brackets.translate(_TO_STEP)).cast("b")
+    if max(accumulate(steps), default=0) > max_depth:
+        raise _too_complex(f"more than {max_depth} levels of nesting")
+
+
+def _too_complex(found: str) -> RequestError:
+    return RequestError(
+        400, f"The JSON body is too complex: it has {found}.", code="json_too_complex", should_retry=False
+    )
+
+
+def _outside_strings(body: bytes) -> bytes:
+    """The structural bytes of a JSON text: what stands outside its strings, less digits and letters if many."""
+    text = body
+    if b"\\" in text:
+        # Pairs first, from the left, as a parser would read them: what is left of a run of backslashes before a
+        # quote is then one that escapes it.
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if text.count(b'"') > MAX_MEMBERS:
+        # Splitting would make millions of pieces. Two adjacent quotes say nothing: an empty string, or two strings
+        # that may as well be one.
+        text = text.translate(None, _UNSTRUCTURED).replace(b'""', b"")
+        # Now something structural stands between any two quotes, every other time outside a string.
+        if text.count(b'"') > 2 * (2 * MAX_CONTAINERS + MAX_MEMBERS):
+            raise _too_complex(f"more than {MAX_CONTAINERS} arrays and objects")
+    outside: list[bytes] = []
+    inside = 0
+    for start in range(0, len(text), _SLICE):
+        pieces = text[start : start + _SLICE].split(b'"')
+        outside.append(b"".join(pieces[inside::2]))
+        inside ^= (len(pieces) - 1) & 1
+    return b"".join(outside)
