@@ -15,7 +15,7 @@ export GATEWAY_ENGINE_PYTHON := $(ENGINE_PYTHON)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap serve demo test check lint unit loadtest soak docs locks system-deps clean distclean
+.PHONY: help bootstrap serve demo engine test check lint unit loadtest soak docs locks system-deps clean distclean
 
 help: ## what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,10 @@ serve: bootstrap ## serve a real model on http://127.0.0.1:8000/v1 (MODEL=hub id
 demo: bootstrap ## the same gateway over simulated workers: no engine, no weights
 	@exec $(VENV)/gateway up -c deploy/examples/demo.yaml
 
-test: bootstrap lint ## everything that must hold: real processes, the real engine on the CPU
+engine: bootstrap ## build the engine's environment and the embedded model in your cache directory, start nothing
+	@$(VENV)/python -m gateway.setup.prepare
+
+test: bootstrap lint engine ## everything that must hold: real processes, the real engine on the CPU
 	$(PYTEST) -m "not soak"
 
 check: bootstrap lint unit ## lint, types, import contracts, unit tests: two minutes, no engine, no network

@@ -35,7 +35,8 @@ VERIFY = """
 import importlib.metadata, json, vllm, vllm.entrypoints.openai.api_server
 from vllm.platforms import current_platform
 print("VERIFIED " + json.dumps({"version": vllm.__version__, "device": current_platform.device_type or "none",
-                                "torch": importlib.metadata.version("torch")}))
+                                "torch": importlib.metadata.version("torch"),
+                                "distribution": importlib.metadata.packages_distributions()["vllm"][0]}))
 """
 # For the operator's own environment, at each start: quick, and the worker's own start tells the rest.
 VERIFY_QUICKLY = VERIFY.replace(", vllm.entrypoints.openai.api_server", "")
@@ -261,8 +262,8 @@ def _own_engine(engine: EngineRequest, environ: Mapping[str, str]) -> EngineEnvi
             fix=f"{python} -m pip install vllm, or leave {key} unset to have an environment built",
         )
     details = _verified(run.stdout.splitlines())
-    # Nobody but the operator knows who built it.
-    return EngineEnvironment(python, details.get("device", "none"), details.get("version", "unknown"), False)
+    third_party = details.get("distribution", "vllm") != "vllm"
+    return EngineEnvironment(python, details.get("device", "none"), details.get("version", "unknown"), third_party)
 
 
 def _verified(lines: list[str]) -> dict[str, str]:

@@ -107,7 +107,9 @@ def pip_lines(subject: str, total: int, report: Report) -> Callable[[str], None]
             large = "GB" in match[3] or ("MB" in match[3] and float(match[3].split()[0]) >= 50)
             report(SetupProgress(subject, "downloading", what, done=seen, total=total, notable=large))
         elif _INSTALLING.match(line):
-            report(SetupProgress(subject, "installing", f"{line.count(',') + 1} packages, no output until the end"))
+            packages = line.count(",") + 1
+            if packages > 1:
+                report(SetupProgress(subject, "installing", f"{packages} packages, no output until the end"))
 
     return read
 

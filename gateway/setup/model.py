@@ -27,7 +27,7 @@ from gateway.setup.sizes import MODEL, megabytes
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 # Run with the engine's interpreter, which has transformers; ours has not. Arguments: folder with the GGUF file, its
-# name, folder to write. The quantisation entry must go: vLLM would believe it, and the saved weights are plain bfloat16.
+# name, folder to write. The quantisation entry must go: vLLM would believe it, but the saved weights are bfloat16.
 CONVERT = """
 import sys
 import torch
