@@ -19,7 +19,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import metrics
-from gateway.clock import Clock
 from gateway.control.scrape import ScrapeError, Scraper
 from gateway.control.sockets import is_loopback
 from gateway.control.status_report import StatusReport
@@ -67,7 +66,7 @@ class UnknownWorker(GatewayError):
     """No worker has this name."""
 
 
-def admin_app(fleet: Fleet, scraper: Scraper, clock: Clock) -> FastAPI:
+def admin_app(fleet: Fleet, scraper: Scraper) -> FastAPI:
     """The application, without any check of who calls."""
     app = FastAPI(title="vllm-gateway admin", openapi_url=None, docs_url=None, redoc_url=None)
 

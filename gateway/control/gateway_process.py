@@ -20,8 +20,8 @@ import anyio.abc
 
 from gateway.clock import Clock
 from gateway.control.channel import Channel, ChannelBroken
-from gateway.control.ports import EventLog
 from gateway.errors import GatewayError
+from gateway.log import EventLog
 from gateway.messages import Configure, Drain, Hello, ToSupervisor
 from gateway.metrics import Board
 from gateway.types import FleetSnapshot
@@ -140,8 +140,13 @@ class GatewaySlot:
                 )
             pause_s = min(BACKOFF_INITIAL_S * 2 ** (failures - 1), BACKOFF_MAX_S)
             self.restarts += 1
-            self._log.error(
-                "gateway_process_died", slot=self._plan.slot, exit_code=code, lived_s=round(lived_s, 3), pause_s=pause_s
+            self._log.event(
+                "gateway_process_died",
+                level="error",
+                slot=self._plan.slot,
+                exit_code=code,
+                lived_s=round(lived_s, 3),
+                pause_s=pause_s,
             )
             with anyio.move_on_after(pause_s):
                 await self._stop.wait()
@@ -198,12 +203,12 @@ class GatewaySlot:
         try:
             await channel.run()
         except ChannelBroken as exc:
-            self._log.error("gateway_process_channel_broken", slot=self._plan.slot, detail=str(exc))
+            self._log.event("gateway_process_channel_broken", level="error", slot=self._plan.slot, detail=str(exc))
             self._kill_process()
             return
         # A process without its channel drains by itself; one that does not leave is of no use to anybody.
         await anyio.sleep(self._plan.drain_timeout_s + EXIT_GRACE_S)
-        self._log.error("gateway_process_left_channel", slot=self._plan.slot)
+        self._log.event("gateway_process_left_channel", level="error", slot=self._plan.slot)
         self._kill_process()
 
     def _received(self, message: ToSupervisor) -> None:

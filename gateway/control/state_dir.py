@@ -4,7 +4,7 @@ The state directory: what one supervisor owns and leaves behind for the next one
     supervisor.lock    held under flock for the life of the supervisor; contains its pid
     supervisor.json    where the running supervisor answers (written when it does)
     admin.token        secret that state-changing calls over TCP must present
-    admin.sock         0600 Unix socket of the admin API (elsewhere when the path is too long)
+    run/               Unix sockets: admin.sock (0600) and those of workers (elsewhere when the path is too long)
     records/           one launch record per worker
     logs/              output of the workers
 
@@ -29,6 +29,9 @@ from gateway.errors import AlreadyRunning, ControlUnavailable, EnvironmentProble
 
 # sockaddr_un.sun_path is 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero included.
 MAX_SOCKET_PATH_BYTES = 103
+# Room for a worker's socket: its name and a launch.
+LONGEST_SOCKET_NAME_BYTES = 48
+_RUNTIME_PREFIX = "gateway-run-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,45 +178,40 @@ def held(root: Path) -> Iterator[StateDir]:
 
 
 @contextmanager
-def control_socket_path(state: StateDir) -> Iterator[str]:
+def runtime_directory(state: StateDir) -> Iterator[Path]:
     """
-    A path for the admin API's Unix socket, free of leftovers; the socket is removed when the block ends.
+    A private directory for Unix sockets, free of a killed supervisor's leftovers.
 
-    A socket path is limited to about a hundred bytes. When the state directory lies deeper, the socket goes into a
-    private directory under the system's temporary one; `supervisor.json` says where.
+    A socket path is limited to about a hundred bytes. Where the state directory lies too deep, this is a directory of
+    its own (mode 0700) under the system's temporary one, removed at the end; `supervisor.json` says where.
     """
-    wanted = state.root / "admin.sock"
-    elsewhere: str | None = None
     _remove_stale(state)
-    if len(os.fsencode(wanted)) > MAX_SOCKET_PATH_BYTES:
-        elsewhere = tempfile.mkdtemp(prefix="gateway-")  # mode 0700
-        wanted = Path(elsewhere) / "admin.sock"
+    near = state.root / "run"
+    elsewhere = len(os.fsencode(near)) + LONGEST_SOCKET_NAME_BYTES > MAX_SOCKET_PATH_BYTES
+    if elsewhere:
+        folder = Path(tempfile.mkdtemp(prefix=_RUNTIME_PREFIX))
+    else:
+        near.mkdir(mode=0o700)
+        folder = near
     try:
-        yield str(wanted)
+        yield folder
     finally:
-        with suppress(FileNotFoundError):
-            state.endpoint_file.unlink()
-        with suppress(FileNotFoundError):
-            wanted.unlink()
-        if elsewhere is not None:
-            shutil.rmtree(elsewhere, ignore_errors=True)
+        state.endpoint_file.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_stale(state: StateDir) -> None:
-    """Remove the socket, and its private directory, of a supervisor that was killed. Only the lock's holder may."""
+    """Remove the sockets of a supervisor that was killed. Only the lock's holder may."""
+    shutil.rmtree(state.root / "run", ignore_errors=True)
     try:
-        old = Path(json.loads(state.endpoint_file.read_text())["socket"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        old = state.root / "admin.sock"
-    with suppress(FileNotFoundError):
-        state.endpoint_file.unlink()
-    if old.name != "admin.sock":
+        old = Path(json.loads(state.endpoint_file.read_text())["socket"]).parent
+    except FileNotFoundError:
         return
-    with suppress(FileNotFoundError):
-        old.unlink()
-    if old.parent != state.root and old.parent.name.startswith("gateway-"):
-        with suppress(OSError):
-            old.parent.rmdir()
+    except (ValueError, KeyError, TypeError):
+        old = state.root / "run"
+    state.endpoint_file.unlink(missing_ok=True)
+    if old.parent == Path(tempfile.gettempdir()) and old.name.startswith(_RUNTIME_PREFIX):
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _prepare(root: Path) -> None:

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
@@ -30,12 +31,13 @@ from gateway.clock import Clock
 from gateway.config.settings import Settings
 from gateway.control.gateway_process import EXIT_GRACE_S, GatewayProcessBroken, GatewaySlot, SlotEvents, SlotPlan
 from gateway.control.load_book import Load, LoadBook
-from gateway.control.ports import Addresses, EventLog, Watcher
 from gateway.control.snapshots import build_snapshot
 from gateway.control.sockets import listen, listen_unix, require_public_bind, url
-from gateway.control.state_dir import Endpoint, StateDir, control_socket_path
+from gateway.control.state_dir import Endpoint, StateDir
 from gateway.control.status_report import GatewayProcessLine, StatusReport, model_lines, worker_lines
+from gateway.control.watcher import Addresses, Watcher
 from gateway.errors import GatewayError, WorkerStartError
+from gateway.log import EventLog
 from gateway.messages import Hello, LoadReport, ToSupervisor, WorkerFailure
 from gateway.metrics import Board, Layout, StartDurations, Totals
 from gateway.types import FleetSnapshot, WorkerState
@@ -62,6 +64,7 @@ class SupervisorPlan:
 
     Args:
         state: The state directory, held by the caller.
+        runtime_dir: Where the admin socket goes (`state_dir.runtime_directory`).
         gateway_argv: Command of a gateway process, without the descriptor options.
         processes: Gateway processes.
         keys_file: File with the API keys' digests, "" for none.
@@ -72,6 +75,7 @@ class SupervisorPlan:
     make_actor: Callable[[WorkerSpec, OnChange], Actor]
     make_admin: Callable[[Supervisor], AdminServer]
     state: StateDir
+    runtime_dir: Path
     gateway_argv: Sequence[str]
     clock: Clock
     log: EventLog
@@ -186,7 +190,7 @@ class Supervisor(SlotEvents):
                 stack.enter_context(each)
             (admin,) = listen(settings.admin.host, settings.admin.port, key="admin")
             stack.enter_context(admin)
-            path = stack.enter_context(control_socket_path(self._plan.state))
+            path = str(self._plan.runtime_dir / "admin.sock")
             unix = stack.enter_context(listen_unix(path))
             self._addresses = addresses = Addresses(
                 public=url(public[0], settings.listen.host), admin=url(admin, settings.admin.host)
@@ -257,7 +261,7 @@ class Supervisor(SlotEvents):
     async def _take_down(self, slots_done: anyio.Event, actors_done: anyio.Event) -> None:
         drain_s = self._plan.settings.drain_timeout_s
         self._plan.watcher.stopping(self._reason)
-        self._plan.log.info("stopping", reason=self._reason, drain_timeout_s=drain_s)
+        self._plan.log.event("stopping", reason=self._reason, drain_timeout_s=drain_s)
         self._draining = True
         self._publish()
         for slot in self._slots:
@@ -338,7 +342,7 @@ class Supervisor(SlotEvents):
         """A gateway process said something (see `SlotEvents`)."""
         match message:
             case Hello():
-                self._plan.log.info("gateway_process_listening", slot=slot, pid=message.pid)
+                self._plan.log.event("gateway_process_listening", slot=slot, pid=message.pid)
                 self._changed.set()
             case WorkerFailure():
                 actor = self.actors.get(message.worker)

@@ -1,22 +1,12 @@
-"""What the control plane needs from its surroundings, as small Protocols: a log, and somebody who watches."""
+"""Who is told how the fleet is doing: the supervisor speaks to a `Watcher` and knows nothing of terminals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from gateway.workers.status import WorkerStatus
-
-
-class EventLog(Protocol):
-    """Structured log: a constant event name and key=value fields."""
-
-    def info(self, event: str, /, **fields: Any) -> Any: ...
-
-    def warning(self, event: str, /, **fields: Any) -> Any: ...
-
-    def error(self, event: str, /, **fields: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,103 @@
+"""The terminal of `gateway up`: lines for logs and pipes, and a table that follows the start on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from gateway.clock import Clock
+from gateway.control.progress import ProgressLines, elapsed, serving_block, what
+from gateway.control.watcher import Addresses
+from gateway.types import WorkerState
+from gateway.workers.status import WorkerStatus
+
+_TICK_S = 1.0
+
+
+class ConsoleWatcher:
+    """
+    Tells a person how the fleet is doing (`Watcher`).
+
+    Until everything serves, a terminal shows one row per worker, redrawn every second. Anything else, and everything
+    after, is lines. Markup is never interpreted: failures quote foreign text.
+
+    Args:
+        models: Public names.
+        proxied: A proxy variable is set.
+    """
+
+    def __init__(self, console: Console, clock: Clock, models: Sequence[str], *, proxied: bool) -> None:
+        self._console = console
+        self._clock = clock
+        self._models = models
+        self._proxied = proxied
+        self._addresses: Addresses | None = None
+        self._statuses: Sequence[WorkerStatus] = ()
+        self._lines = ProgressLines()
+        self._live: Live | None = None
+
+    def listening(self, addresses: Addresses) -> None:
+        """See `Watcher`."""
+        self._addresses = addresses
+
+    def changed(self, statuses: Sequence[WorkerStatus]) -> None:
+        """See `Watcher`."""
+        self._statuses = statuses
+        self._say()
+
+    def serving(self) -> None:
+        """See `Watcher`."""
+        self._end_live()
+        if self._addresses is not None:
+            self._print(serving_block(self._addresses, self._models, proxied=self._proxied))
+
+    def stopping(self, reason: str) -> None:
+        """See `Watcher`."""
+        self._end_live()
+        self._print(f"stopping ({reason}): running requests may finish; once more to end them now")
+
+    def stopped(self, took_s: float) -> None:
+        """See `Watcher`."""
+        self._print(f"stopped after {took_s:.1f} s, no process left")
+
+    async def run(self) -> None:
+        """Redraw, and say again what takes long."""
+        if self._console.is_terminal:
+            self._live = Live(self._table(), console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        try:
+            while True:
+                await anyio.sleep(_TICK_S)
+                self._say()
+        finally:
+            self._end_live()
+
+    def _say(self) -> None:
+        lines = self._lines.lines(self._statuses, self._clock.monotonic())
+        if self._live is not None:
+            self._live.update(self._table(), refresh=True)
+            return
+        for line in lines:
+            self._print(line)
+
+    def _end_live(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        now_s = self._clock.monotonic()
+        table = Table.grid(padding=(0, 2))
+        for status in self._statuses:
+            since_s = status.started_at_s if status.started_at_s is not None else status.changed_at_s
+            mark = "✓" if status.state is WorkerState.READY else "✗" if status.state is WorkerState.FAILED else "…"
+            table.add_row(mark, escape(status.name), elapsed(now_s - since_s), escape(what(status)))
+        return table

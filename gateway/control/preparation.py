@@ -1,0 +1,262 @@
+"""
+From a configuration to a fleet that can be launched: the machine is checked, engines and models are there.
+
+Everything here blocks, and runs before the event loop exists. What it does over minutes is told to `report`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config.settings import Engine, Settings
+from gateway.errors import ConfigurationError, EnvironmentProblem
+from gateway.setup.builds import suitable_build
+from gateway.setup.directories import Directories
+from gateway.setup.doctor import GPU_IDLE, Finding, Purpose, Severity, findings
+from gateway.setup.engine import EngineRequest, built_engine, ensure_engine
+from gateway.setup.facts import MachineFacts, gather_facts
+from gateway.setup.model import DEFAULT_MODEL, built_default_model, ensure_default_model, resolve_model
+from gateway.setup.progress import Report
+from gateway.workers.placement import Gpu, Machine
+from gateway.workers.spec import DEFAULT_ENGINE, Variant
+
+EMBEDDED = "embedded"
+"""What `models.NAME.model` says for the model that comes with the gateway."""
+
+GIB = 1024**3
+# The embedded model is a demonstration: it must leave a shared GPU usable for everybody else.
+EMBEDDED_GPU_BYTES = 8 * GIB
+EMBEDDED_CPU_CONTEXT = 2048
+SECOND_REPLICA_CPUS = 2
+SECOND_REPLICA_BYTES = 5 * GIB
+FIRST_REPLICA_CPUS = 2
+FIRST_REPLICA_BYTES = 3 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What set-up uses besides the configuration: environment, folders, and somebody who is told of progress."""
+
+    environ: Mapping[str, str]
+    directories: Directories
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchEnvironment:
+    """Interpreter and device of one engine (`workers.spec.EngineEnvironmentLike`)."""
+
+    python: Path
+    variant: Variant
+
+
+def uses_vllm(engine: Engine) -> bool:
+    """
+    Whether the engine needs an environment with vLLM: its command names vLLM and asks for our interpreter.
+
+    Anything else (the simulator, a wrapper script) is run as it stands.
+    """
+    return any("vllm" in part for part in engine.command) and any("{python}" in part for part in engine.command)
+
+
+def engines_in_use(settings: Settings) -> dict[str, Engine]:
+    """The engines that launch workers, by name."""
+    names = dict.fromkeys(model.engine for model in settings.models.values() if model.launched)
+    return {name: settings.engines.get(name, Engine()) for name in names}
+
+
+def uses_embedded_model(settings: Settings) -> bool:
+    """Whether some launched model is the embedded one."""
+    return any(model.model == EMBEDDED and model.launched for model in settings.models.values())
+
+
+def machine_facts(settings: Settings, around: Surroundings) -> MachineFacts:
+    """The machine, and what set-up has finished before. Ports are left out: the supervisor's own bind says more."""
+    cache = around.directories.cache
+    facts = gather_facts(around.environ, cache=cache, ports=())
+    builds = [
+        suitable_build(engine.variant, facts)
+        for engine in engines_in_use(settings).values()
+        if uses_vllm(engine) and engine.python is None
+    ]
+    return dataclasses.replace(
+        facts,
+        engine_built=all(build is not None and built_engine(build, cache) is not None for build in builds),
+        model_built=not uses_embedded_model(settings) or built_default_model(cache) is not None,
+    )
+
+
+def problems(settings: Settings, facts: MachineFacts) -> tuple[Finding, ...]:
+    """What the doctor finds for this configuration, without repetition."""
+    variants = [
+        "own" if engine.python is not None else engine.variant
+        for engine in engines_in_use(settings).values()
+        if uses_vllm(engine)
+    ]
+    found: dict[Finding, None] = {}
+    for variant in dict.fromkeys(variants):
+        found |= dict.fromkeys(findings(facts, Purpose.SERVE, variant))
+    if not variants:
+        found |= dict.fromkeys(findings(facts, Purpose.DEMO))
+    return tuple(found)
+
+
+def refuse_blockers(found: tuple[Finding, ...]) -> None:
+    """Raise EnvironmentProblem with the first blocker; `gateway doctor` shows them all."""
+    blockers = [finding for finding in found if finding.severity is Severity.BLOCKER]
+    if not blockers:
+        return
+    more = f" ({len(blockers) - 1} more: gateway doctor --for serve)" if len(blockers) > 1 else ""
+    raise EnvironmentProblem(blockers[0].sentence + more, fix=blockers[0].fix)
+
+
+def prepare_engines(
+    settings: Settings, facts: MachineFacts, around: Surroundings, *, base_python: str
+) -> dict[str, LaunchEnvironment]:
+    """
+    An interpreter for every engine in use; the ones without `python` are installed when they are not there.
+
+    Raises EngineUnavailable.
+    """
+    prepared = {}
+    for name, engine in engines_in_use(settings).items():
+        if not uses_vllm(engine):
+            prepared[name] = LaunchEnvironment(engine.python or Path(base_python), "cpu")
+            continue
+        built = ensure_engine(
+            EngineRequest(name=name, variant=engine.variant, python=engine.python),
+            around.directories.cache,
+            facts,
+            around.report,
+            around.environ,
+            base_python=base_python,
+        )
+        prepared[name] = LaunchEnvironment(built.python, "cpu" if built.variant == "cpu" else "cuda")
+    return prepared
+
+
+def prepare_models(
+    settings: Settings, engines: Mapping[str, LaunchEnvironment], around: Surroundings, *, folder: Path
+) -> Settings:
+    """
+    The configuration with every launched model's source as vLLM takes it: absolute folder or hub id.
+
+    Args:
+        folder: What relative paths are relative to.
+
+    Raises ModelUnavailable.
+    """
+    models = {}
+    for name, model in settings.models.items():
+        source = model.model
+        if model.launched and source is not None and uses_vllm(settings.engines.get(model.engine, Engine())):
+            if source == EMBEDDED:
+                python = engines[model.engine].python
+                source = str(ensure_default_model(python, around.directories.cache, around.report, around.environ))
+            else:
+                source = resolve_model(source, folder).reference
+        models[name] = model.model_copy(update={"model": source})
+    return settings.model_copy(update={"models": models})
+
+
+def machine(facts: MachineFacts, environ: Mapping[str, str]) -> Machine:
+    """
+    What workers may share out: the GPUs that CUDA_VISIBLE_DEVICES leaves us, and our cores.
+
+    Raises ConfigurationError for a CUDA_VISIBLE_DEVICES that names MIG slices: they are given to a worker by
+    `launch.env` only.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [
+        Gpu(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            name=gpu.name,
+            total_bytes=gpu.total_bytes,
+            free_bytes=max(0, gpu.total_bytes - gpu.used_bytes),
+            occupied=bool(gpu.other_pids) or gpu.used_bytes > GPU_IDLE,
+        )
+        for gpu in facts.gpus
+    ]
+    if visible is not None:
+        gpus = _visible(gpus, visible)
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpus = tuple(sorted(affinity(0))) if affinity is not None else tuple(range(facts.cpus))
+    return Machine(gpus=tuple(gpus), cpus=cpus)
+
+
+def _visible(gpus: list[Gpu], value: str) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES lists, by index or by (beginning of the) UUID."""
+    chosen = []
+    for word in filter(None, (part.strip() for part in value.split(","))):
+        if word == "-1":
+            break  # CUDA's own rule: nothing after the first invalid entry counts
+        matches = [gpu for gpu in gpus if (word.isdigit() and gpu.index == int(word)) or gpu.uuid.startswith(word)]
+        if word.startswith("MIG-"):
+            raise ConfigurationError(
+                f"CUDA_VISIBLE_DEVICES names the MIG slice {word}, and the gateway shares out whole GPUs only; "
+                "unset it and give the slice to a model with launch.env"
+            )
+        if not matches:
+            break
+        chosen += [gpu for gpu in matches if gpu not in chosen]
+    return chosen
+
+
+def settings_for_model(
+    text: str | None,
+    *,
+    name: str | None,
+    replicas: int | None,
+    engine_python: Path | None,
+    facts: MachineFacts,
+    around: Surroundings,
+    folder: Path,
+) -> dict[str, object]:
+    """
+    The configuration of `gateway up [MODEL]`, as a document to validate.
+
+    Args:
+        text: Hub id or folder; None for the embedded model.
+        name: Public name; None for the one that suits the model.
+        replicas: None: one, and on a CPU a second where enough remains.
+    """
+    on_cpu = not facts.gpus
+    launch: dict[str, object] = {}
+    if text is None:
+        public, source = name or DEFAULT_MODEL, EMBEDDED
+        launch = {"max_model_len": EMBEDDED_CPU_CONTEXT} if on_cpu else embedded_gpu_launch(facts, around.environ)
+    else:
+        resolved = resolve_model(text, folder)
+        public, source = name or resolved.suggested_name, resolved.reference
+    model: dict[str, object] = {
+        "model": source,
+        "replicas": replicas if replicas is not None else default_replicas(facts, embedded=text is None),
+        "launch": launch,
+    }
+    document: dict[str, object] = {"models": {public: model}}
+    if engine_python is not None:
+        document["engines"] = {DEFAULT_ENGINE: {"python": str(engine_python)}}
+    return document
+
+
+def default_replicas(facts: MachineFacts, *, embedded: bool) -> int:
+    """One; a second of the embedded model on a CPU where two cores and 5 GiB of available memory remain beside it."""
+    if facts.gpus or not embedded or facts.memory_available is None:
+        return 1
+    cores_left = facts.cpus - FIRST_REPLICA_CPUS
+    memory_left = facts.memory_available - FIRST_REPLICA_BYTES
+    return 2 if cores_left >= SECOND_REPLICA_CPUS and memory_left >= SECOND_REPLICA_BYTES else 1
+
+
+def embedded_gpu_launch(facts: MachineFacts, environ: Mapping[str, str]) -> dict[str, object]:
+    """At most 8 GiB of the GPU that will be taken: the free one with most free memory."""
+    free = [gpu for gpu in machine(facts, environ).gpus if not gpu.occupied]
+    total = max((gpu for gpu in free), key=lambda gpu: gpu.free_bytes).total_bytes if free else 0
+    if total <= EMBEDDED_GPU_BYTES:
+        return {}
+    return {"gpu_memory_utilization": int(1000 * EMBEDDED_GPU_BYTES / total) / 1000}
