@@ -1,9 +1,44 @@
-"""From a worker's specification to the command that starts it: a pure function."""
+"""
+From a worker's specification to the command that starts it: a pure function.
+
+Only core flags, unchanged since vLLM 0.12, are given by name; everything else is the operator's, through `extra_args`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from gateway.types import WorkerAddress
+from gateway.workers.spec import WorkerSpec
+
+PASSED_THROUGH = frozenset(
+    {
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM",
+        "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CC", "CXX",
+        "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
+        "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+        "CUDA_HOME", "CUDA_PATH", "CUDA_MODULE_LOADING", "CUDA_CACHE_PATH",
+        "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+        "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_PTXAS_PATH",
+        "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+        "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_LOGGING_LEVEL", "VLLM_USE_MODELSCOPE",
+    }
+)  # fmt: skip
+"""Variables of the supervisor's environment that a worker gets."""
+
+PASSED_PREFIXES = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "XDG_", "LC_", "OPENBLAS_", "NCCL_")
+"""
+... and those that begin so.
+
+Everything else stays behind, above all VLLM_PORT, which Kubernetes sets to an URL for every Service called "vllm" and
+which then crashes the worker, the rank variables of an outer launcher (RANK, WORLD_SIZE, MASTER_ADDR ...), which make
+vLLM join a group that does not exist, and VLLM_SERVER_DEV_MODE, which opens operator routes. `launch.env` is the place
+for what a worker needs besides.
+"""
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +47,101 @@ class CommandLine:
 
     argv: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
+
+
+def command_line(spec: WorkerSpec, address: WorkerAddress, environ: Mapping[str, str]) -> CommandLine:
+    """
+    The command of one launch.
+
+    Args:
+        address: Where the worker shall listen (loopback port or Unix socket).
+        environ: The supervisor's own environment.
+    """
+    return CommandLine(argv=_argv(spec, address), environ=_environment(spec, environ))
+
+
+def _argv(spec: WorkerSpec, address: WorkerAddress) -> tuple[str, ...]:
+    launch = spec.launch
+    argv = [
+        part.replace("{python}", str(spec.engine_python)).replace("{model}", spec.source)
+        for part in spec.engine_command
+    ]
+    if not any("{model}" in part for part in spec.engine_command):
+        argv += ["--model", spec.source]
+    argv += ["--served-model-name", spec.model]
+    argv += ["--uds", address.uds] if address.uds else ["--host", address.host, "--port", str(address.port)]
+
+    options: list[tuple[str, object]] = [
+        ("--tensor-parallel-size", launch.tensor_parallel_size if launch.tensor_parallel_size > 1 else None),
+        ("--gpu-memory-utilization", launch.gpu_memory_utilization if spec.variant == "cuda" else None),
+        # On a CPU the size comes from VLLM_CPU_KVCACHE_SPACE, which would override this flag in silence.
+        ("--kv-cache-memory-bytes", launch.kv_cache_memory_bytes if spec.variant == "cuda" else None),
+        ("--max-model-len", launch.max_model_len),
+        ("--max-num-seqs", launch.max_num_seqs),
+        ("--max-num-batched-tokens", launch.max_num_batched_tokens),
+        ("--dtype", launch.dtype),
+        ("--quantization", launch.quantization),
+        ("--kv-cache-dtype", launch.kv_cache_dtype),
+        ("--load-format", launch.load_format),
+    ]
+    for flag, value in options:
+        if value is not None:
+            argv += [flag, str(value)]
+    # Compiling for a CPU costs half a minute at every cold start and needs a C++ compiler; ask for it explicitly.
+    eager = launch.enforce_eager if launch.enforce_eager is not None else spec.variant == "cpu"
+    switches = [
+        ("enable-prefix-caching", launch.enable_prefix_caching),
+        ("enforce-eager", True if eager else launch.enforce_eager),
+        ("enable-lora", launch.enable_lora),
+    ]
+    for name, wanted in switches:
+        if wanted is not None:
+            argv.append(f"--{name}" if wanted else f"--no-{name}")
+    if launch.trust_remote_code:
+        argv.append("--trust-remote-code")
+    if launch.lora_modules:
+        argv += ["--lora-modules", *(f"{name}={source}" for name, source in launch.lora_modules.items())]
+    if launch.speculative_config is not None:
+        argv += ["--speculative-config", json.dumps(launch.speculative_config)]
+    argv.append("--enable-prompt-tokens-details")
+    argv += launch.extra_args
+    return tuple(argv)
+
+
+def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+    environment = {name: value for name, value in inherited.items() if _passes(name)}
+    environment |= {
+        # Ends the race between the worker's five-second keep-alive and our pooled connections.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",
+        "VLLM_NO_USAGE_STATS": "1",
+        # Block hashes of older versions differ between workers without it.
+        "PYTHONHASHSEED": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if spec.variant == "cuda":
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        if spec.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpus))
+    else:
+        environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.launch.cpu_kv_cache_gib)
+        if spec.cpus:
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, spec.cpus))
+        elif spec.launch.tensor_parallel_size > 1:
+            # vLLM's own binding wants one NUMA node per rank and refuses to start where there are fewer.
+            environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    environment |= spec.launch.env
+    for name in ("no_proxy", "NO_PROXY"):
+        environment[name] = _with_loopback(environment.get(name, ""))
+    if spec.api_key is not None:
+        environment["VLLM_API_KEY"] = spec.api_key
+    return environment
+
+
+def _passes(name: str) -> bool:
+    return name in PASSED_THROUGH or name.startswith(PASSED_PREFIXES)
+
+
+def _with_loopback(hosts: str) -> str:
+    """A NO_PROXY value that also names the loopback addresses."""
+    listed = [host.strip() for host in hosts.split(",") if host.strip()]
+    return ",".join([*listed, *(host for host in _LOOPBACK if host not in listed)])

@@ -1,4 +1,4 @@
-"""What one worker is: everything the supervisor must know to launch, watch and stop it, decided before anything runs."""
+"""What one worker is: all the supervisor must know to launch, watch and stop it, decided before anything runs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,227 @@
+"""One launch of a worker, from the first process to the last one gone."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from gateway.errors import GatewayError, WorkerStartError
+from gateway.types import WorkerAddress, WorkerState
+from gateway.workers.board import StatusBoard
+from gateway.workers.command_line import command_line
+from gateway.workers.failures import StartFailure, classify_crash
+from gateway.workers.inbox import Inbox, Order, first
+from gateway.workers.lifecycle import LifeEvent
+from gateway.workers.log_tail import LogTail
+from gateway.workers.phases import LAUNCHED
+from gateway.workers.services import Prober, WorkerProcess, WorkerServices
+from gateway.workers.serving import EXITED, Serving
+from gateway.workers.spec import WorkerSpec
+from gateway.workers.starting import StartFailed, Starting
+
+TERM_DEADLINE_S = 15.0
+"""From SIGTERM to SIGKILL: an idle worker takes three to ten seconds to go."""
+SWEEP_DEADLINE_S = 10.0
+SWEEP_AGAIN_S = 1.0
+LONGEST_SOCKET_PATH_BYTES = 107
+"""A Unix socket's path has so many bytes at most (sun_path without its end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """
+    How a launch ended: by an `order`, by a `failure`, or by both (the worker fell while it drained).
+
+    `served_s`: seconds since it became READY, None when it never did.
+    """
+
+    order: Order | None = None
+    failure: StartFailure | None = None
+    served_s: float | None = None
+
+
+class LaunchRun:
+    """Runs one launch; used once, by the worker's own task."""
+
+    def __init__(self, spec: WorkerSpec, services: WorkerServices, board: StatusBoard, inbox: Inbox) -> None:
+        self._spec = spec
+        self._services = services
+        self._board = board
+        self._inbox = inbox
+        self._log_file = spec.log_dir / f"{spec.name}.log"
+        self._tail = LogTail(self._log_file)
+        # What is held, and given back at the end:
+        self._port: int | None = None
+        self._socket: Path | None = None
+        self._process: WorkerProcess | None = None
+        self._prober: Prober | None = None
+        self.serving: Serving | None = None
+
+    async def run(self) -> Ending:
+        """
+        Launch, serve, and bring down; when this returns nothing of the launch is left and the state is STOPPING.
+
+        Cancelled, it kills the session before it lets the cancellation go on.
+        """
+        try:
+            ending = await self._live()
+            self._inbox.forget_exit()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._bring_down(LifeEvent.END, graceful=False)
+            raise
+        return ending
+
+    async def _live(self) -> Ending:
+        try:
+            address, process, prober = await self._launch()
+        except GatewayError as exc:
+            await self._bring_down(LifeEvent.FALL, graceful=False)
+            permanent = isinstance(exc, WorkerStartError) and exc.permanent
+            return Ending(failure=StartFailure("cannot_launch", f"The worker was not started: {exc}.", permanent))
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._tell_exit, process)
+            ending = await self._start_and_serve(address, process, prober)
+            group.cancel_scope.cancel()
+        return ending
+
+    async def _launch(self) -> tuple[WorkerAddress, WorkerProcess, Prober]:
+        spec, services = self._spec, self._services
+        self._board.api_key = spec.api_key
+        self._board.follow(
+            LifeEvent.START,
+            launch_id=services.new_launch_id(),
+            address=None,
+            pid=None,
+            started_at_s=services.clock.monotonic(),
+            phase=LAUNCHED.words,
+            progress=LAUNCHED.progress,
+            log_file=str(self._log_file),
+            max_model_len=None,
+            engine_version="",
+        )
+        address = self._reserve_address()
+        self._set_old_log_aside()
+        self._process = await services.launcher.launch(command_line(spec, address, services.environ), self._log_file)
+        self._prober = services.prober(address, spec.api_key, spec.model)
+        self._board.set(address=address, pid=self._process.pid)
+        return address, self._process, self._prober
+
+    async def _tell_exit(self, process: WorkerProcess) -> None:
+        await process.wait()
+        self._inbox.process_exited()
+
+    async def _start_and_serve(self, address: WorkerAddress, process: WorkerProcess, prober: Prober) -> Ending:
+        parts = (self._spec, self._services, self._board, self._inbox, process, prober, self._tail)
+        starting = Starting(*parts)
+        try:
+            begun = await starting.run(address)
+        except StartFailed as failed:
+            # Read before the kill: our own signal is not how the worker ended.
+            status = process.returncode
+            await self._bring_down(LifeEvent.FALL, graceful=False)
+            return Ending(failure=failed.failure or starting.failure(status, timed_out=failed.timed_out))
+        if isinstance(begun, Order):
+            await self._bring_down(LifeEvent.END, graceful=False)
+            return Ending(order=begun)
+
+        self.serving = Serving(*parts)
+        self._board.follow(
+            LifeEvent.WARM,
+            phase="",
+            progress=None,
+            max_model_len=begun.max_model_len,
+            engine_version=begun.engine_version,
+        )
+        ready_at_s = self._services.clock.monotonic()
+        served = await self.serving.run()
+        self.serving = None
+        served_s = self._services.clock.monotonic() - ready_at_s
+        status = process.returncode
+        fell = served.failure is not None
+        await self._bring_down(LifeEvent.FALL if fell else LifeEvent.END, graceful=not fell)
+        failure = served.failure
+        if failure is not None and failure.reason == EXITED:
+            failure = classify_crash(list(self._tail.last_lines), model=self._spec.model, exit_status=status)
+        return Ending(served.order, failure, served_s)
+
+    async def _bring_down(self, event: LifeEvent, *, graceful: bool) -> None:
+        """Out of the fleet, then out of the process table, then give back what was held. Safe to call again."""
+        if self._board.state is not WorkerState.STOPPING:
+            self._board.follow(event, phase="", progress=None)
+        process = self._process
+        if process is not None:
+            if graceful and process.returncode is None:
+                process.terminate()
+                await self._wait_for_exit(process)
+            process.kill_group()
+            await self._sweep(process)
+            self._process = None
+        if self._prober is not None:
+            await self._prober.aclose()
+            self._prober = None
+        self._tail.drain()
+        if self._port is not None:
+            self._services.ports.release(self._port)
+            self._port = None
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+            self._socket = None
+        self._board.set(address=None, pid=None)
+
+    async def _wait_for_exit(self, process: WorkerProcess) -> None:
+        """Until the API server is gone, TERM_DEADLINE_S have passed, or somebody asks again for its end."""
+        await first(lambda: self._services.sleep(TERM_DEADLINE_S), process.wait, self._inbox.ending)
+
+    async def _sweep(self, process: WorkerProcess) -> None:
+        """
+        Until no process of the session is left, however long that takes: what it holds is not free before.
+
+        A process that SIGKILL does not end hangs in the kernel (a GPU driver, a dead file server).
+        """
+        while survivors := await process.sweep(SWEEP_DEADLINE_S):
+            pids = ", ".join(map(str, survivors))
+            self._board.set(
+                phase=f"waiting for process {pids} to die",
+                last_failure=f"Process {pids} does not die from SIGKILL: it hangs in the kernel; see `dmesg`.",
+            )
+            if self._inbox.ending_waits():
+                return
+            await self._services.sleep(SWEEP_AGAIN_S)
+
+    def _reserve_address(self) -> WorkerAddress:
+        if self._spec.launch.transport == "tcp":
+            self._port = self._services.ports.reserve()
+            return WorkerAddress(host="127.0.0.1", port=self._port)
+        socket = self._spec.runtime_dir / f"{self._spec.name}.sock"
+        if len(bytes(socket)) > LONGEST_SOCKET_PATH_BYTES:
+            raise WorkerStartError(
+                f"the socket path {socket} is longer than {LONGEST_SOCKET_PATH_BYTES} bytes",
+                fix=f"use a shorter state directory, or set models.{self._spec.model}.launch.transport: tcp",
+                permanent=True,
+            )
+        try:
+            socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # vLLM leaves its socket behind and cannot bind over it.
+            socket.unlink(missing_ok=True)
+        except OSError as exc:
+            raise WorkerStartError(
+                f"the worker's socket {socket} cannot be made: {exc.strerror}", fix=f"make {socket.parent} writable"
+            ) from exc
+        self._socket = socket
+        return WorkerAddress(uds=str(socket))
+
+    def _set_old_log_aside(self) -> None:
+        """Keep the output of the launch before, so that a crash can be read after the restart."""
+        try:
+            self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                self._log_file.replace(self._log_file.with_suffix(".previous.log"))
+        except OSError as exc:
+            raise WorkerStartError(
+                f"the worker's log {self._log_file} cannot be made: {exc.strerror}",
+                fix=f"make {self._log_file.parent} writable",
+            ) from exc

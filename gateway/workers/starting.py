@@ -1,0 +1,136 @@
+"""From a launched process to a READY worker: phases for people, questions for the truth."""
+
+from __future__ import annotations
+
+from gateway.types import WorkerAddress
+from gateway.workers.board import StatusBoard
+from gateway.workers.failures import StartFailure, classify_start_failure
+from gateway.workers.inbox import Inbox, Order, WorkerCommand
+from gateway.workers.log_tail import LogTail
+from gateway.workers.phases import LAUNCHED, WARMING, phase_after
+from gateway.workers.services import ModelFacts, ProbeFailure, Prober, WorkerProcess, WorkerServices
+from gateway.workers.spec import WorkerSpec
+
+POLL_S = 0.5
+WARM_UP_TIMEOUT_S = 120.0
+"""The first request may compile kernels; more than ten seconds were seen on small models."""
+WARM_UP_TRIES = 3
+
+
+class StartFailed(Exception):
+    """
+    The start is over, without success.
+
+    `failure` None: the worker's output must tell (it is complete only once the processes are gone).
+    """
+
+    def __init__(self, failure: StartFailure | None = None, *, timed_out: bool = False) -> None:
+        self.failure = failure
+        self.timed_out = timed_out
+        super().__init__(failure.sentence if failure else "")
+
+
+class Starting:
+    """Brings one launch to READY. Used once."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        services: WorkerServices,
+        board: StatusBoard,
+        inbox: Inbox,
+        process: WorkerProcess,
+        prober: Prober,
+        tail: LogTail,
+    ) -> None:
+        self._spec = spec
+        self._services = services
+        self._board = board
+        self._inbox = inbox
+        self._process = process
+        self._prober = prober
+        self._tail = tail
+        self._phase = LAUNCHED
+        self._warm_up_failures = 0
+        self._deadline_s = services.clock.monotonic() + spec.launch.start_timeout_s
+
+    async def run(self, address: WorkerAddress) -> ModelFacts | Order:
+        """
+        Until the worker answers like the one we launched, or an order wants it gone.
+
+        Raises:
+            StartFailed: it exited, took too long, or turned out wrong.
+        """
+        while True:
+            order = self._inbox.take()
+            if order is not None and order.command is not WorkerCommand.START:
+                return order
+            self._phase = phase_after(self._phase, self._tail.read())
+            self._board.show(self._phase)
+            if self._process.returncode is not None:
+                raise StartFailed
+            if self._services.clock.monotonic() >= self._deadline_s:
+                raise StartFailed(timed_out=True)
+            answered = await self._inbox.unless_urgent(lambda: self._ask(address))
+            if answered is not None and answered.value is not None:
+                return answered.value
+            await self._inbox.pause(POLL_S)
+
+    def failure(self, exit_status: int | None, *, timed_out: bool) -> StartFailure:
+        """What the output says, once it is complete."""
+        return classify_start_failure(
+            list(self._tail.last_lines),
+            model=self._spec.model,
+            source=self._spec.source,
+            exit_status=exit_status,
+            timed_out_s=self._spec.launch.start_timeout_s if timed_out else None,
+        )
+
+    async def _ask(self, address: WorkerAddress) -> ModelFacts | None:
+        """Health, identity, name, one token; None while it is not there yet."""
+        try:
+            await self._prober.health()
+            # vLLM listens only when it can serve, so whoever answers before that is somebody else.
+            if self._process.listens_on(address) is False:
+                raise StartFailed(_port_taken(address))
+            facts = await self._prober.facts()
+        except ProbeFailure:
+            return None
+        if self._spec.model not in facts.names:
+            raise StartFailed(_wrong_name(self._spec.model, facts.names))
+        self._phase = WARMING
+        self._board.show(WARMING)
+        left_s = max(POLL_S, self._deadline_s - self._services.clock.monotonic())
+        try:
+            await self._prober.generate(min(WARM_UP_TIMEOUT_S, left_s))
+        except ProbeFailure as exc:
+            self._warm_up_failures += 1
+            if self._warm_up_failures >= WARM_UP_TRIES:
+                raise StartFailed(_cold(exc.detail)) from exc
+            return None
+        return facts
+
+
+def _port_taken(address: WorkerAddress) -> StartFailure:
+    return StartFailure(
+        "port_in_use",
+        f"Another process answers on {address.uds or f'port {address.port}'} that was meant for the worker; it is "
+        "started again on another port.",
+        permanent=False,
+    )
+
+
+def _wrong_name(expected: str, found: tuple[str, ...]) -> StartFailure:
+    names = ", ".join(found) or "nothing"
+    return StartFailure(
+        "wrong_name",
+        f"The worker serves {names} instead of {expected}; take --served-model-name out of "
+        f"models.{expected}.launch.extra_args.",
+        permanent=True,
+    )
+
+
+def _cold(detail: str) -> StartFailure:
+    return StartFailure(
+        "warm_up", f"The worker started but did not answer a request of one token: {detail}.", permanent=False
+    )
