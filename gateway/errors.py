@@ -4,6 +4,7 @@ The error tree. Every error this project raises on purpose derives from `Gateway
     GatewayError
       ConfigurationError        the configuration file or the command line is wrong            exit 2
         UnknownKeyError         ... with a key nobody reads
+        ConfigurationProblems   ... in one or more places, all of them listed
       EnvironmentProblem        this machine lacks something; `fix` is the command that mends it   exit 3
         EngineUnavailable       the engine environment is missing, broken or cannot be built
         ModelUnavailable        the model's files are missing or cannot be prepared
@@ -22,6 +23,8 @@ A message says what was expected, what was found, and which key or command mends
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class GatewayError(Exception):
@@ -54,6 +57,23 @@ class ConfigurationError(GatewayError):
 
 class UnknownKeyError(ConfigurationError):
     """A key nobody reads; the message names the nearest known one."""
+
+
+class ConfigurationProblems(ConfigurationError):
+    """
+    Everything that is wrong with a configuration, in the order of its lines; the text has one line for each.
+
+    Args:
+        problems: At least one.
+    """
+
+    def __init__(self, problems: Sequence[ConfigurationError]) -> None:
+        first = problems[0]
+        super().__init__(first.message, key=first.key, line=first.line, file=first.file)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
 
 
 class EnvironmentProblem(GatewayError):

@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from gateway.metrics.catalogue import COUNTED_BY_GATEWAY_PROCESSES, OTHER, Metric
-from gateway.types import DecisionReason, Endpoint, Outcome, Phase, Policy, RejectionReason, RetryReason, Stage
+from gateway.types import (
+    DecisionReason,
+    Endpoint,
+    Outcome,
+    Phase,
+    Policy,
+    RejectionReason,
+    RetryReason,
+    Stage,
+    WorkerState,
+)
 
 CELL_BYTES = 8
+
+
+def closed_values(metric: Metric, label: str) -> tuple[str, ...]:
+    """The values a label may have, from the vocabulary; empty for names from the configuration."""
+    if label == "reason":
+        return {
+            "gateway_rejections_total": (*map(str, RejectionReason), OTHER),
+            "gateway_retries_total": tuple(map(str, RetryReason)),
+            "gateway_routing_decisions_total": (*map(str, DecisionReason), OTHER),
+        }.get(metric.name, ())
+    return {
+        "endpoint": tuple(map(str, Endpoint)),
+        "outcome": tuple(map(str, Outcome)),
+        "phase": tuple(map(str, Phase)),
+        "stage": tuple(map(str, Stage)),
+        "policy": (*map(str, Policy), OTHER),
+        "state": tuple(map(str, WorkerState)),
+    }.get(label, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +81,17 @@ class Layout:
         return self._offsets[metric.name, values]
 
     def _place(self) -> Iterator[Series]:
-        closed: Mapping[str, Sequence[str]] = {
-            "model": self.models,
-            "endpoint": tuple(Endpoint),
-            "outcome": tuple(Outcome),
-            "phase": tuple(Phase),
-            "stage": tuple(Stage),
-            "policy": (*Policy, OTHER),
-        }
-        reasons: Mapping[str, Sequence[str]] = {
-            "gateway_rejections_total": (*RejectionReason, OTHER),
-            "gateway_retries_total": tuple(RetryReason),
-            "gateway_routing_decisions_total": (*DecisionReason, OTHER),
-        }
         offset = 1
         for metric in COUNTED_BY_GATEWAY_PROCESSES:
             combinations: Sequence[tuple[str, ...]]
             if "worker" in metric.labels:
                 combinations = self.workers
             else:
-                combinations = list(
-                    product(*(reasons[metric.name] if label == "reason" else closed[label] for label in metric.labels))
-                )
+                sets = (self.models if label == "model" else closed_values(metric, label) for label in metric.labels)
+                combinations = list(product(*sets))
             for values in combinations:
-                plain = tuple(map(str, values))
-                self._offsets[metric.name, plain] = offset
-                yield Series(metric, plain, offset)
+                self._offsets[metric.name, values] = offset
+                yield Series(metric, values, offset)
                 offset += metric.width
 
     def _fingerprint(self) -> float:
