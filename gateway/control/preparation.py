@@ -207,7 +207,7 @@ def _visible(gpus: list[Gpu], value: str) -> list[Gpu]:
     return chosen
 
 
-def settings_for_model(
+def document_for_model(
     text: str | None,
     *,
     name: str | None,

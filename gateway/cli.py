@@ -1,0 +1,350 @@
+"""
+The `gateway` command: arguments, environment, exit codes.
+
+The only module that reads the environment. Everything it does is done elsewhere; here words become calls, and errors
+become one line on standard error and the exit code documented in `gateway --help`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from gateway import __version__
+from gateway.config.load import explain, load_settings, settings_from_mapping
+from gateway.config.settings import Engine, Settings
+from gateway.control.admin_client import AdminClient
+from gateway.control.composition import Terminal, plan_workers, serve
+from gateway.control.preparation import (
+    LaunchEnvironment,
+    Surroundings,
+    document_for_model,
+    engines_in_use,
+    machine_facts,
+    uses_vllm,
+)
+from gateway.control.state_dir import StateDir
+from gateway.control.status_view import status_view
+from gateway.control.worker_logs import follow, log_path, tail
+from gateway.errors import ConfigurationError, ConfigurationProblems, EnvironmentProblem, GatewayError
+from gateway.setup.builds import suitable_build
+from gateway.setup.directories import directories
+from gateway.setup.doctor import Purpose, Severity, checks_passed, doctor_report, findings
+from gateway.setup.engine import built_engine, engine_folder
+from gateway.setup.facts import MachineFacts, gather_facts
+from gateway.setup.model import built_default_model
+from gateway.setup.progress import ProgressPrinter
+from gateway.types import WorkerAddress
+from gateway.workers.command_line import command_line
+from gateway.workers.spec import DEFAULT_ENGINE
+
+DEFAULT_PORTS = {"listen": 8000, "admin": 8001}
+WATCH_S = 1.0
+
+EXIT_CODES = """
+Exit codes: 0 done or stopped on request; 1 unexpected error; 2 wrong configuration or command line; 3 this machine
+lacks something (the message has the command that mends it); 4 port in use; 5 another gateway runs with the same state
+directory; 6 no worker could be started; 7 no gateway is running; 130 interrupted during set-up.
+"""
+
+app = typer.Typer(
+    name="gateway",
+    help="One OpenAI-compatible endpoint over a fleet of vLLM workers that it launches, watches and restarts.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+workers_app = typer.Typer(
+    help="Restart, drain, stop or start one worker of the running gateway; alone: the list of workers.",
+    invoke_without_command=True,
+)
+app.add_typer(workers_app, name="workers")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-c", "--config", envvar="GATEWAY_CONFIG", metavar="FILE", help="Configuration file (YAML) of the whole fleet."
+    ),
+]
+EnginePythonOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="GATEWAY_ENGINE_PYTHON",
+        metavar="PATH",
+        help="Interpreter of your own environment with vLLM; none is built then.",
+    ),
+]
+WorkerArgument = Annotated[str, typer.Argument(metavar="NAME", help="Worker, as `gateway status` shows it.")]
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app(prog_name="gateway")
+    except ConfigurationProblems as error:
+        for problem in error.problems:
+            _complain(problem)
+        sys.exit(error.exit_code)
+    except GatewayError as error:
+        _complain(error)
+        sys.exit(error.exit_code)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"vllm-gateway {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def up(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="Hub id (Qwen/Qwen3-0.6B) or folder with a config.json. Without MODEL and without -c: the embedded "
+            "SmolLM2-135M-Instruct.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            envvar="GATEWAY_HOST",
+            help="Address for clients; default 127.0.0.1. Others need API keys or allow_anonymous: true.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(envvar="GATEWAY_PORT", min=1, max=65535, help="Port for clients; default 8000.")
+    ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(envvar="GATEWAY_ADMIN_PORT", min=1, max=65535, help="Port for status and metrics; default 8001."),
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Workers of MODEL; default 1.")] = None,
+    name: Annotated[str | None, typer.Option(help="Public name of MODEL; default: its own.")] = None,
+    engine_python: EnginePythonOption = None,
+) -> None:
+    """
+    Set up what is missing, launch the workers and serve until Ctrl-C.
+
+    The first run installs vLLM into your cache directory (it says how much); later runs need seconds of set-up. Ends
+    with the address, lines to copy, and where the metrics are.
+    """
+    if model is not None and config is not None:
+        raise ConfigurationError(f"give either MODEL ({model}) or a configuration file ({config}), not both")
+    around = _surroundings()
+    folder = config.parent if config is not None else Path.cwd()
+
+    def settings() -> Settings:
+        if config is not None:
+            for option, value in (("--replicas", replicas), ("--name", name)):
+                if value is not None:
+                    raise ConfigurationError(f"{option} goes with MODEL; with a file, set it there")
+            return _overridden(load_settings(config), host, port, admin_port, engine_python)
+        document = document_for_model(
+            model,
+            name=name,
+            replicas=replicas,
+            engine_python=engine_python,
+            facts=gather_facts(around.environ, cache=around.directories.cache, ports=()),
+            around=around,
+            folder=folder,
+        )
+        return _overridden(settings_from_mapping(document, folder), host, port, admin_port, None)
+
+    serve(settings, around, Terminal(console=_console(), log_file=sys.stderr.buffer), folder=folder)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file (YAML).")],
+) -> None:
+    """
+    Check a configuration file: every problem with its line and key, else the commands that would start the workers.
+
+    Starts and installs nothing.
+    """
+    problems = explain(file)
+    if problems:
+        raise ConfigurationProblems(problems)
+    settings = load_settings(file)
+    around = _surroundings()
+    facts = machine_facts(settings, around)
+    engines = {name: _expected_engine(engine, facts, around) for name, engine in engines_in_use(settings).items()}
+    state = StateDir(around.directories.state)
+    print(f"{file}: no problem found")
+    for spec in plan_workers(settings, facts, around, engines, state.logs, state.root / "run"):
+        if spec.static is not None:
+            print(f"\n# {spec.name}: static worker {spec.static.url}")
+            continue
+        uds = str(state.root / "run" / f"{spec.name}.sock") if spec.launch.transport == "uds" else None
+        command = command_line(spec, WorkerAddress(host="127.0.0.1", uds=uds), around.environ)
+        print(f"\n# {spec.name} (model {spec.model}, {_placement(spec.gpus, spec.cpus)}; port 0: a free one is taken)")
+        print(shlex.join(command.argv))
+
+
+@app.command()
+def doctor(
+    purpose: Annotated[
+        Purpose, typer.Option("--for", help="What this machine is to do: what is not needed for it is not looked at.")
+    ] = Purpose.SERVE,
+    host: Annotated[str, typer.Option(envvar="GATEWAY_HOST", help="Address for clients.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="GATEWAY_PORT", min=1, max=65535, help="Port for clients.")
+    ] = DEFAULT_PORTS["listen"],
+    admin_port: Annotated[
+        int, typer.Option(envvar="GATEWAY_ADMIN_PORT", min=1, max=65535, help="Port for status and metrics.")
+    ] = DEFAULT_PORTS["admin"],
+    engine_python: EnginePythonOption = None,
+) -> None:
+    """Look at this machine: what is in order, what is not, and the command that mends it. Changes nothing."""
+    around = _surroundings()
+    cache = around.directories.cache
+    ports = ((host, port), ("127.0.0.1", admin_port))
+    facts = gather_facts(around.environ, cache=cache, ports=ports, model_built=built_default_model(cache) is not None)
+    variant = "own" if engine_python is not None else "auto"
+    build = suitable_build(variant, facts) if variant != "own" else None
+    built = build is not None and built_engine(build, cache) is not None
+    facts = gather_facts(around.environ, cache=cache, ports=ports, engine_built=built, model_built=facts.model_built)
+    found = findings(facts, purpose, variant)
+    print(doctor_report(found, checks_passed(facts, purpose, variant)))
+    if any(finding.severity is Severity.BLOCKER for finding in found):
+        raise typer.Exit(EnvironmentProblem.exit_code)
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON, for programs.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw every second until Ctrl-C.")] = False,
+) -> None:
+    """Show models, workers and gateway processes of the running gateway."""
+    client = AdminClient(_state())
+    if as_json:
+        sys.stdout.write(client.status().to_json().decode() + "\n")
+        return
+    console = _console()
+    if not watch:
+        console.print(status_view(client.status()))
+        return
+    with Live(status_view(client.status()), console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while True:
+            time.sleep(WATCH_S)
+            live.update(status_view(client.status()), refresh=True)
+
+
+@workers_app.callback()
+def _workers(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        _console().print(status_view(AdminClient(_state()).status()))
+
+
+@workers_app.command("restart")
+def workers_restart(name: WorkerArgument) -> None:
+    """Out of rotation, running requests finish (at most drain_timeout_s), then stop and start again."""
+    _command(name, "restart")
+
+
+@workers_app.command("drain")
+def workers_drain(name: WorkerArgument) -> None:
+    """Out of rotation; running requests finish and the process stays until `start` or `stop`."""
+    _command(name, "drain")
+
+
+@workers_app.command("stop")
+def workers_stop(name: WorkerArgument) -> None:
+    """Out of rotation, running requests finish, then stop; it stays stopped until `start`."""
+    _command(name, "stop")
+
+
+@workers_app.command("start")
+def workers_start(name: WorkerArgument) -> None:
+    """Start a stopped or failed worker, or put a draining one back into rotation."""
+    _command(name, "start")
+
+
+@app.command()
+def logs(
+    name: WorkerArgument,
+    following: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is added, until Ctrl-C.")] = False,
+    previous: Annotated[bool, typer.Option("--previous", help="The run before: the one that crashed.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last lines.")] = 200,
+) -> None:
+    """Show what a worker has printed. Works without a running gateway too."""
+    path = log_path(_state().logs, name, previous=previous)
+    for part in follow(path, lines) if following else tail(path, lines):
+        sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
+
+
+def _surroundings() -> Surroundings:
+    environ: Mapping[str, str] = dict(os.environ)
+    return Surroundings(environ=environ, directories=directories(environ), report=ProgressPrinter(sys.stdout))
+
+
+def _state() -> StateDir:
+    return StateDir(directories(os.environ).state)
+
+
+def _console() -> Console:
+    return Console(file=sys.stdout)
+
+
+def _command(worker: str, command: str) -> None:
+    was = AdminClient(_state()).command(worker, command)
+    print(f"{worker}: {command} accepted (it was {was}); gateway status shows what becomes of it")
+
+
+def _overridden(
+    settings: Settings, host: str | None, port: int | None, admin_port: int | None, engine_python: Path | None
+) -> Settings:
+    """Options and variables on top of the file. What typer lets through needs no second validation."""
+    update: dict[str, Any] = {}
+    listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    if listen:
+        update["listen"] = settings.listen.model_copy(update=listen)
+    if admin_port is not None:
+        update["admin"] = settings.admin.model_copy(update={"port": admin_port})
+    if engine_python is not None:
+        engine = settings.engines.get(DEFAULT_ENGINE, Engine())
+        if uses_vllm(engine):
+            own = engine.model_copy(update={"python": engine_python.absolute()})
+            update["engines"] = {**settings.engines, DEFAULT_ENGINE: own}
+    return settings.model_copy(update=update)
+
+
+def _expected_engine(engine: Engine, facts: MachineFacts, around: Surroundings) -> LaunchEnvironment:
+    """The interpreter that `up` would use, whether it is there yet or not."""
+    build = suitable_build(engine.variant, facts) if uses_vllm(engine) else None
+    on_gpu = uses_vllm(engine) and (build.variant == "cuda" if build is not None else bool(facts.gpus))
+    if engine.python is not None:
+        return LaunchEnvironment(engine.python, "cuda" if on_gpu else "cpu")
+    if build is None:
+        return LaunchEnvironment(Path(sys.executable), "cpu")
+    return LaunchEnvironment(
+        engine_folder(build, around.directories.cache) / "bin" / "python", "cuda" if on_gpu else "cpu"
+    )
+
+
+def _placement(gpus: tuple[int, ...], cpus: tuple[int, ...]) -> str:
+    if gpus:
+        return f"GPU {','.join(map(str, gpus))}"
+    return f"cores {','.join(map(str, cpus))}" if cpus else "cores as the engine decides"
+
+
+def _complain(error: GatewayError) -> None:
+    print(f"gateway: {error}", file=sys.stderr)
