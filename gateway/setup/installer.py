@@ -6,7 +6,9 @@ Standard library only: the bootstrap uses it before anything is installed.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +31,8 @@ class StepFailed(Exception):
         self.command = tuple(command)
         self.code = code
         self.tail = tuple(tail)
-        super().__init__(f"{' '.join(command[:5])} ... ended with {code}")
+        shown = " ".join(part if part.isprintable() else "..." for part in command[:5])
+        super().__init__(f"{shown} ... ended with {code}")
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -58,7 +61,9 @@ def run_step(
     Run one program to its end; everything it prints is appended to `log` and given to `on_line`.
 
     The program inherits `lock`, so the folder stays locked for as long as anybody writes into it. Whatever interrupts
-    us (Ctrl-C included) kills the program first. Returns the last lines printed; raises StepFailed when it fails.
+    us (Ctrl-C included) kills the program and all that it started first.
+
+    Returns the last lines printed; raises StepFailed when it fails.
     """
     tail: deque[str] = deque(maxlen=40)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +78,7 @@ def run_step(
             errors="replace",
             env=child_environment(environ),
             pass_fds=(lock,),
+            process_group=0,
             cwd=cwd,
         ) as process,
     ):
@@ -85,7 +91,8 @@ def run_step(
                 on_line(tail[-1])
             code = process.wait()
         except BaseException:
-            process.kill()
+            # The whole group: venv and pip start programs of their own, which do not hold the lock.
+            os.killpg(process.pid, signal.SIGKILL)
             raise
     if code != 0:
         raise StepFailed(command, code, tail)

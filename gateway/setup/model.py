@@ -127,7 +127,7 @@ def ensure_default_model(
                 return built
             _convert(folder, log, lock, engine_python, pip_python, environ, report)
     except StepFailed as failure:
-        converting = str(engine_python) in failure.command
+        converting = CONVERT in failure.command
         last = next((line for line in reversed(failure.tail) if line.strip()), "it printed nothing")
         raise ModelUnavailable(
             f"{DEFAULT_MODEL} could not be {'converted' if converting else 'downloaded'}: {last}; everything printed "

@@ -1,0 +1,124 @@
+"""
+An installation or conversion killed at any step leaves nothing that looks finished, and the next run succeeds.
+
+The fakes announce each step on a FIFO before they take it, so the kill comes at a known step and not after a time. A
+kill hits either the builder alone, whose running fake then goes on as an orphan, or the whole process group.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.setup.conftest import FakeMachine
+
+STEPS = {
+    "light": ("venv-folder", "venv-python", "venv-end", "pip-first", "pip-second", "pip-end", "verify", "verify-end"),
+    "engine": ("venv-folder", "venv-end", "torch", "torch-end", "pip-first", "pip-third", "verify", "verify-end"),
+    "model": ("download", "download-end", "convert-weights", "convert-config", "convert-end"),
+}
+CASES = [(what, step, group) for what, steps in STEPS.items() for step in steps for group in (False, True)]
+
+
+def lines_of(fifo: int) -> str:
+    """The next announced steps; blocks until there is one."""
+    return os.read(fifo, 4096).decode()
+
+
+@pytest.mark.parametrize(
+    ("what", "step", "group"),
+    CASES,
+    ids=lambda value: {True: "group", False: "alone"}.get(value, value),
+)
+def test_killed_at_any_step_nothing_looks_finished_and_the_next_run_succeeds(
+    fake: FakeMachine, what: str, step: str, group: bool
+) -> None:
+    """The marker is written last, the orphans keep the lock, the next run starts over."""
+    events = fake.fifo("events")
+    try:
+        program = fake.start(what)
+        while step not in lines_of(events).split():
+            pass
+        if group:
+            os.killpg(program.pid, signal.SIGKILL)
+        else:
+            program.kill()
+        program.wait(10)
+
+        finished_when_killed = fake.finished(what)
+        del fake.environ["FAKE_EVENTS"]
+        built = fake.build(what)
+    finally:
+        os.close(events)
+
+    # "verify-end" is the last step before the marker; the builder may have got there before the kill did.
+    assert not finished_when_killed or step.endswith("-end")
+    assert fake.finished(what)
+    assert built.exists()
+    fake.assert_never_two_writers()
+
+
+@pytest.mark.parametrize("what", list(STEPS))
+def test_ctrl_c_ends_the_running_program_and_leaves_nothing_finished(fake: FakeMachine, what: str) -> None:
+    """The same for the way operators interrupt: the terminal signals the whole group."""
+    events = fake.fifo("events")
+    try:
+        program = fake.start(what)
+        lines_of(events)
+        os.killpg(program.pid, signal.SIGINT)
+        code = program.wait(10)
+    finally:
+        os.close(events)
+
+    assert code != 0
+    assert not fake.finished(what)
+
+
+@pytest.mark.parametrize("what", ["light", "engine"])
+def test_of_two_runs_at_once_the_second_waits_says_so_and_builds_nothing(fake: FakeMachine, what: str) -> None:
+    """Both succeed, and everything was installed once."""
+    gate = fake.fifo("gate")
+    try:
+        first = fake.start(what)
+        assert first.stdout is not None
+        next(iter(first.stdout.readline, ""))
+        second = fake.start(what)
+        assert second.stdout is not None
+        said = second.stdout.readline()
+        os.write(gate, b"go\ngo\ngo\n")
+        codes = [first.wait(20), second.wait(20)]
+    finally:
+        os.close(gate)
+
+    assert said.startswith(f"waiting process {first.pid} is installing into ")
+    assert codes == [0, 0]
+    assert fake.trace().count("venv-folder") == 1
+    fake.assert_never_two_writers()
+
+
+@pytest.mark.parametrize("what", list(STEPS))
+def test_what_is_finished_is_not_built_again(fake: FakeMachine, what: str) -> None:
+    """The second run starts no program at all."""
+    built = fake.build(what)
+    steps = fake.trace()
+
+    assert built == fake.build(what)
+    assert steps == fake.trace()
+
+
+@pytest.mark.parametrize("what", list(STEPS))
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"key": "another", "details": {}}', "\x00"])
+def test_a_damaged_marker_counts_as_none(fake: FakeMachine, what: str, damage: str) -> None:
+    """Half-written, of another key, of another form: the folder is built anew."""
+    built = fake.build(what)
+    (marker,) = fake.folder.rglob(".complete.json")
+    marker.write_text(damage, encoding="utf-8")
+
+    finished_when_damaged = fake.finished(what)
+    rebuilt = fake.build(what)
+
+    assert not finished_when_damaged
+    assert rebuilt == built
+    assert fake.finished(what)
