@@ -56,6 +56,8 @@ def main() -> None:
     cpu = compiled(str(SOURCES / "engine-cpu.in"), "--override", str(SOURCES / "engine-cpu.overrides"))
     locks = {
         ROOT / "requirements" / "lock.txt": compiled("pyproject.toml", "--extra", "dev", "--extra", "loadtest"),
+        ROOT / "requirements" / "bench-peers.txt": compiled(str(SOURCES / "bench-peers.in")),
+        ROOT / "requirements" / "sdk-clients.txt": compiled(str(SOURCES / "sdk-clients.in")),
         ENGINE_LOCKS / "cpu.txt": without(cpu, NOT_ON_CPU),
         ENGINE_LOCKS / "cuda13.txt": compiled(str(SOURCES / "engine-cuda13.in")),
         ENGINE_LOCKS / "cuda12.txt": compiled(str(SOURCES / "engine-cuda12.in")),
