@@ -1,15 +1,78 @@
-"""Header hygiene in both directions, on raw header lists."""
+"""Header hygiene in both directions, on raw header lists with lower-case names (as ASGI and httptools give them)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 Headers = list[tuple[bytes, bytes]]
 
+# An allow-list: what a worker needs and what is about the request itself. Everything else is about the client's own
+# connection (hop-by-hop headers, Host, encodings, cookies), about who it is (credentials, organisation), or unknown.
+_TO_WORKER = frozenset(
+    {
+        b"accept",
+        b"anthropic-beta",
+        b"anthropic-version",
+        b"baggage",
+        b"content-type",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+        b"x-session-id",
+    }
+)
+# With these a client chooses its place in the worker's queue.
+_OPERATOR = frozenset({b"x-vllm-priority", b"x-data-parallel-rank"})
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# Not the worker's to say to a client: framing and ids are set anew; CORS, cookies and transport are the gateway's.
+_NOT_TO_CLIENT = _HOP_BY_HOP | {
+    b"alt-svc",
+    b"content-length",
+    b"date",
+    b"location",
+    b"request-id",
+    b"server",
+    b"set-cookie",
+    b"strict-transport-security",
+    b"via",
+    b"www-authenticate",
+    b"x-powered-by",
+    b"x-request-id",
+}
+_NOT_ON_STREAMS = frozenset({b"cache-control", b"content-type", b"etag", b"last-modified", b"x-accel-buffering"})
+_NOT_TO_CLIENT_PREFIXES = (b"access-control-", b"endpoint-load-metrics")
+
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+# Line ends would split the header, other control characters upset parsers.
+_UNSAFE_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
 
 def client_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The client's own X-Request-Id if it is safe to repeat, else None (generate one)."""
-    raise NotImplementedError
+    """
+    The client's own X-Request-Id (letters, digits, `.`, `_`, `-`; at most 128), else None: generate one.
+
+    Repeating anything else would put a client's choice of bytes into logs, headers and the worker's answers. Two
+    headers that differ are no id.
+    """
+    values = {value for name, value in headers if name == b"x-request-id"}
+    if len(values) != 1:
+        return None
+    value = values.pop()
+    return value.decode("ascii") if _SAFE_ID.fullmatch(value) is not None else None
 
 
 def upstream_request_headers(
@@ -21,17 +84,75 @@ def upstream_request_headers(
     api_key: str | None = None,
     operator_headers: bool = False,
 ) -> Headers:
-    """Headers for the worker; the body is always sent with content-length (None: no body)."""
-    raise NotImplementedError
+    """
+    Headers for the worker.
+
+    Args:
+        headers: The client's.
+        host: The worker's authority.
+        attempt_id: Unique per attempt: vLLM adopts it as the request's id.
+        content_length: Of the body as sent; None for a request without body. The body is never chunked.
+        api_key: The worker's own key.
+        operator_headers: Forward the client's choice of priority and data-parallel rank.
+    """
+    headers = list(headers)
+    named = _named_by_connection(headers)
+    allowed = _TO_WORKER | _OPERATOR if operator_headers else _TO_WORKER
+    sent: Headers = [(b"host", host.encode("latin-1"))]
+    for name, value in headers:
+        if name in allowed and name not in named and _UNSAFE_VALUE.search(value) is None:
+            sent.append((name, value))
+    sent += [(b"accept-encoding", b"identity"), (b"x-request-id", attempt_id.encode("ascii"))]
+    if api_key is not None:
+        sent.append((b"authorization", b"Bearer " + api_key.encode("latin-1")))
+    if content_length is not None:
+        sent.append((b"content-length", b"%d" % content_length))
+    return sent
 
 
 def response_headers(
     headers: Iterable[tuple[bytes, bytes]], *, request_id: str, stream: bool, content_length: int | None = None
 ) -> Headers:
-    """Headers for the client. `content_length` is set only when the whole body's length is known."""
-    raise NotImplementedError
+    """
+    Headers for the client: at most one framing header, set here; the server adds chunking when there is none.
+
+    Args:
+        headers: The worker's.
+        request_id: The exchange's id.
+        stream: The answer is a stream of events: never buffered, cached or of declared length.
+        content_length: Length of the body as it will be sent, when it is known.
+    """
+    headers = list(headers)
+    named = _named_by_connection(headers)
+    sent: Headers = []
+    for name, value in headers:
+        if name in _NOT_TO_CLIENT or name in named or name.startswith(_NOT_TO_CLIENT_PREFIXES):
+            continue
+        if (stream and name in _NOT_ON_STREAMS) or _UNSAFE_VALUE.search(value) is not None:
+            continue
+        sent.append((name, value))
+    if stream:
+        sent += STREAM_HEADERS
+    elif content_length is not None:
+        sent.append((b"content-length", b"%d" % content_length))
+    return sent + request_id_headers(request_id)
+
+
+STREAM_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
 
 
 def request_id_headers(request_id: str) -> Headers:
-    """x-request-id and request-id."""
-    raise NotImplementedError
+    """OpenAI's and Anthropic's name of the id; SDKs of either kind show it to their users."""
+    value = request_id.encode("ascii")
+    return [(b"x-request-id", value), (b"request-id", value)]
+
+
+def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """Headers that a Connection header declares to be about the connection."""
+    return frozenset(
+        token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")
+    )

@@ -244,7 +244,7 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-_MODEL: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)  # type: ignore[arg-type]
-_BOOLEAN: msgspec.json.Decoder[bool | None] = msgspec.json.Decoder(bool | None)  # type: ignore[arg-type]
-_INTEGER: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)  # type: ignore[arg-type]
-_STREAM_OPTIONS: msgspec.json.Decoder[_StreamOptions | None] = msgspec.json.Decoder(_StreamOptions | None)  # type: ignore[arg-type]
+_MODEL: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+_BOOLEAN: msgspec.json.Decoder[bool | None] = msgspec.json.Decoder(bool | None)
+_INTEGER: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
+_STREAM_OPTIONS: msgspec.json.Decoder[_StreamOptions | None] = msgspec.json.Decoder(_StreamOptions | None)
