@@ -6,11 +6,23 @@ What the relay needs from the rest of a gateway process, as small Protocols.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from gateway.protocol.request import RequestView
 from gateway.types import ExchangeRecord, ModelView, WorkerView
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """
+    Who sent a request. `tenant` is the name of the API key, "" for anonymous callers; `models` are the public names
+    the key may use, None for all.
+    """
+
+    tenant: str = ""
+    models: frozenset[str] | None = None
 
 
 class Lease(Protocol):

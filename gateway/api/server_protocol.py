@@ -1,0 +1,229 @@
+"""
+uvicorn's HTTP protocol, with what the relay and a public listener need beside it.
+
+* Every request's scope carries `extensions["gateway.transport"]`: the client's transport, for writing chunks of a
+  started response without a task switch, and callbacks for departure and back-pressure.
+* A client that leaves is noticed at once in every state: uvicorn itself tells only the newest of several pipelined
+  requests, and waits for unsent bytes after a half-close.
+* Limits on what a client may send before a request is complete (bytes and time), and on what it may go on sending
+  after it was answered.
+* Bytes that are not HTTP get the error envelope, not plain text.
+
+What it relies on in uvicorn is pinned by tests/api/test_server_protocol.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+EXTENSION = "gateway.transport"
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Request line and headers of one request."""
+MAX_DISCARDED_BYTES = 256 * 1024 * 1024
+"""A client that was answered before its body was read may go on sending so much: it reads the answer after that."""
+HEAD_TIMEOUT_S = 60.0
+"""From the first byte of a request (or the connection) to the end of its headers."""
+MAX_PIPELINED = 16
+"""Requests waiting on one connection while reading goes on, so that a departure is seen."""
+
+
+class ClientTransport:
+    """
+    One request's way around uvicorn's `send` (implements `proxy.direct.DirectTransport`).
+
+    The response must have been started with `send`, and must be ended with it: only the chunks between may be written
+    here. uvicorn keeps no state about those, so its own view stays true.
+    """
+
+    __slots__ = ("_on_gone", "_on_writable", "_protocol", "_write", "cycle")
+
+    def __init__(self, protocol: GatewayProtocol) -> None:
+        self._protocol = protocol
+        self._write: Callable[[bytes], None] = protocol.transport.write
+        self._on_gone: Callable[[], None] | None = None
+        self._on_writable: Callable[[], None] | None = None
+        self.cycle: RequestResponseCycle | None = None
+
+    @property
+    def gone(self) -> bool:
+        """True once the client has left or its connection is being closed."""
+        cycle = self.cycle
+        return cycle is None or cycle.disconnected or self._protocol.transport.is_closing()
+
+    @property
+    def open_for_chunks(self) -> bool:
+        """True iff a chunked response has been started and not ended."""
+        cycle = self.cycle
+        return (
+            cycle is not None
+            and cycle.response_started
+            and not cycle.response_complete
+            and cycle.chunked_encoding is True
+            and cycle.scope["method"] != "HEAD"
+        )
+
+    def watch(self, on_gone: Callable[[], None], on_writable: Callable[[], None]) -> None:
+        """Call `on_gone` once when the client leaves, `on_writable` whenever its send buffer has drained."""
+        self._on_gone = on_gone
+        self._on_writable = on_writable
+        # A large body, or a second request behind this one, may have stopped the reading that detects a departure.
+        self._protocol.flow.resume_reading()
+
+    def unwatch(self) -> None:
+        """No more calls."""
+        self._on_gone = None
+        self._on_writable = None
+
+    def write(self, data: bytes) -> bool:
+        """Send `data` (not empty) as one chunk. False when the client's buffer is full: pause until `on_writable`."""
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self._protocol.flow.write_paused
+
+    def abort(self) -> None:
+        """Break the connection: what was sent must not look like a complete answer."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        self._protocol.transport.abort()
+
+    def notify_gone(self) -> None:
+        """The connection is lost or half-closed."""
+        callback, self._on_gone = self._on_gone, None
+        if callback is not None:
+            callback()
+
+    def notify_writable(self) -> None:
+        """The send buffer has drained."""
+        if self._on_writable is not None:
+            self._on_writable()
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """The `http` class of our uvicorn configuration."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._running: ClientTransport | None = None
+        self._in_head = True
+        self._head_bytes = 0
+        self._discarded_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    # --- limits ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, "The request's headers are larger than this server accepts.", "headers_too_large")
+
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
+        if self._in_head and (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+            self.transport.close()
+
+    def _cancel_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        self._cancel_head_timer()
+        super().on_headers_complete()
+        if self.pipeline and len(self.pipeline) <= MAX_PIPELINED:
+            # uvicorn stops reading here, and would then not see the client leave.
+            self.flow.resume_reading()
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        super().on_message_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            self._discarded_bytes += len(body)
+            if self._discarded_bytes > MAX_DISCARDED_BYTES:
+                self.transport.abort()
+            return
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "This is not a valid HTTP/1.1 request.", "bad_http")
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Answer what cannot become a request, and close. Behind a running response: just close."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            # The connection's framing is lost; the running exchange must end too, or bytes of two answers would mix.
+            self._gone()
+            self.transport.abort()
+            return
+        body = b'{"error":{"message":"%b","type":"invalid_request_error","param":null,"code":"%b"}}' % (
+            message.encode("ascii"),
+            code.encode("ascii"),
+        )
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
+
+    # --- departure and back-pressure ------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        extensions: dict[str, Any] = {EXTENSION: ClientTransport(self)}
+        self.scope["extensions"] = extensions
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        link: Any = cycle.scope["extensions"][EXTENSION]
+        link.cycle = cycle
+        self._running = link
+        super()._start_asgi_task(cycle, app)
+
+    def eof_received(self) -> None:
+        # Half-closing means leaving, as for every HTTP server; what is unsent to a client that left must not keep the
+        # connection open either.
+        running = self._running
+        if running is not None and running.cycle is not None and not running.cycle.response_complete:
+            self._gone()
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_head_timer()
+        super().connection_lost(exc)
+        self._gone()
+
+    def _gone(self) -> None:
+        link = self._running
+        if link is not None and link.cycle is not None and not link.cycle.response_complete:
+            link.cycle.disconnected = True
+            link.cycle.message_event.set()
+            link.notify_gone()
+        for cycle, _app in self.pipeline:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._running is not None:
+            self._running.notify_writable()

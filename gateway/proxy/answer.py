@@ -1,0 +1,387 @@
+"""
+One worker's answer to one attempt, as it arrives.
+
+Until the exchange has decided to pass it on, everything is held here: an error in the first event can still become a
+status or another attempt. Afterwards only whole events are passed on, so that an error told by the gateway never lands
+inside an event of the worker; an event longer than `PARTIAL_LIMIT` is passed on in pieces all the same.
+
+Memory of one stalled stream: at most `HOLD_LIMIT` + `PARTIAL_LIMIT` here, one read of the socket (256 KiB with uvloop)
+beyond each, and 64 KiB plus one such read in the client's transport: under 1 MiB, then the worker is no longer read.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from gateway.errors import UpstreamError
+from gateway.protocol.observer import StreamObserver, UsageFilter
+from gateway.proxy.direct import DirectTransport
+from gateway.proxy.interfaces import GapHistogram, Lease
+from gateway.proxy.upstream import Headers, UpstreamConnection
+from gateway.types import Family
+
+HOLD_LIMIT = 64 * 1024
+"""Bytes of a stream held for a client that takes them slowly, or while its first event is incomplete."""
+PARTIAL_LIMIT = 64 * 1024
+"""Longest event that is passed on only as a whole."""
+PLAIN_HOLD_LIMIT = 256 * 1024
+"""A non-streamed answer up to this size is inspected before its status is sent."""
+ERROR_BODY_LIMIT = 64 * 1024
+"""So much of a worker's error body is read."""
+PROGRESS_EVERY_S = 0.25
+"""A lease is told of progress so often; the load report goes out once a second."""
+
+_FLAT_ERROR = re.compile(rb'"object"\s*:\s*"error"')
+_DONE_LINE = re.compile(rb"data: ?\[DONE\][\r\n]*\Z")
+
+
+class Answer:
+    """
+    The sink of one attempt's response.
+
+    `wake` is called whenever the exchange may have something to do. With a client's transport in `direct`, complete
+    events go straight to it from here and the exchange sleeps until the end.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_direct",
+        "_events",
+        "_gaps",
+        "_lease",
+        "_partial",
+        "_partial_bytes",
+        "_progress_at",
+        "_ready",
+        "_ready_bytes",
+        "_stream_of",
+        "_wake",
+        "complete",
+        "content_length",
+        "direct_bytes",
+        "done",
+        "encoded",
+        "error",
+        "filter",
+        "first_byte_at",
+        "first_token_at",
+        "headers",
+        "last_at",
+        "last_token_at",
+        "last_write_at",
+        "mid_event",
+        "observer",
+        "overflowed",
+        "stalled_at",
+        "status",
+        "streamed",
+        "tokens",
+        "untold_error",
+    )
+
+    def __init__(self, connection: UpstreamConnection, lease: Lease, gaps: GapHistogram, wake: Callable[[], None]):
+        self._connection = connection
+        self._lease = lease
+        self._gaps = gaps
+        self._wake = wake
+        self._direct: DirectTransport | None = None
+        self._ready: list[bytes] = []
+        self._ready_bytes = 0
+        self._partial: list[bytes] = []
+        self._partial_bytes = 0
+        self._progress_at = 0.0
+        self._events = 0
+        self._stream_of: tuple[Family, int, bool] | None = None
+        self.status = 0
+        self.headers: Headers = []
+        self.content_length: int | None = None
+        self.streamed = False
+        self.encoded = False
+        self.observer: StreamObserver | None = None
+        self.filter: UsageFilter | None = None
+        self.complete = False
+        self.done = False
+        self.overflowed = False
+        self.untold_error = False
+        self.error: UpstreamError | None = None
+        self.mid_event = False
+        self.direct_bytes = 0
+        self.tokens = 0
+        self.first_byte_at: float | None = None
+        self.first_token_at: float | None = None
+        self.last_token_at = 0.0
+        self.last_at = 0.0
+        self.last_write_at = 0.0
+        self.stalled_at: float | None = None
+
+    # --- what the exchange asks -----------------------------------------------------------------------------------
+
+    def has_head(self) -> bool:
+        """Status and headers are known, or never will be."""
+        return self.status != 0 or self.error is not None
+
+    def first_event_known(self) -> bool:
+        """The first event of a stream is complete, or there is nothing to wait for."""
+        observer = self.observer
+        return self.over or self.overflowed or observer is None or observer.events > 0
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to come, or nothing more is to be passed on."""
+        return self.complete or self.done or self.untold_error or self.error is not None
+
+    def is_over(self) -> bool:
+        """`over`, as a condition to wait for."""
+        return self.complete or self.done or self.untold_error or self.error is not None
+
+    def has_ended(self) -> bool:
+        """The message has ended, properly or not."""
+        return self.complete or self.error is not None
+
+    @property
+    def writes_directly(self) -> bool:
+        """True once `write_directly` was called."""
+        return self._direct is not None
+
+    def plain_known(self) -> bool:
+        """A non-streamed answer is complete, or too large to be held."""
+        return self.complete or self.overflowed or self.error is not None
+
+    def error_body_known(self) -> bool:
+        """As much of an error body as is wanted has been read."""
+        return self.complete or self.error is not None or self._ready_bytes >= ERROR_BODY_LIMIT
+
+    def has_more(self) -> bool:
+        """There is something to pass on or to conclude."""
+        return self._ready_bytes > 0 or self.over
+
+    def take(self) -> bytes:
+        """What may be passed on now; the worker is read again."""
+        ready = self._ready
+        if not ready:
+            return b""
+        data = ready[0] if len(ready) == 1 else b"".join(ready)
+        self._ready = []
+        self._ready_bytes = 0
+        self._connection.resume_reading()
+        return data
+
+    def take_rest(self, *, keep_done: bool) -> bytes:
+        """
+        What remains at the end: complete events, or everything if the end is a good one. Without `keep_done` the
+        marker that would make a failed answer look complete is left out.
+        """
+        if keep_done:
+            if self.filter is not None:
+                self._pass(self.filter.flush())
+            self._release_partial()
+            return self.take()
+        return _DONE_LINE.sub(b"", self.take())
+
+    def write_directly(self, direct: DirectTransport) -> None:
+        """From now on complete events go to `direct` as they arrive."""
+        self._direct = direct
+        # The last bytes travel with the terminating chunk, which only `send` writes.
+        if not self.over and (data := self.take()):
+            self._write(direct, data)
+
+    def writable(self) -> None:
+        """The client's buffer has drained."""
+        if self.stalled_at is not None:
+            self.stalled_at = None
+            self.last_at = time.monotonic()
+            self._connection.resume_reading()
+
+    def heartbeat(self, comment: bytes) -> bool:
+        """Write a comment straight to the client, unless it is inside an event. False if it could not be written."""
+        direct = self._direct
+        if direct is None or self.mid_event or self.stalled_at is not None:
+            return False
+        self._write(direct, comment)
+        return True
+
+    # --- what the connection tells --------------------------------------------------------------------------------
+
+    def observe(self, family: Family, n: int, *, drop_usage: bool) -> None:
+        """How to read the body if it turns out to be a stream; call before the head can arrive."""
+        self._stream_of = (family, n, drop_usage)
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """See `ResponseSink`."""
+        self.status = status
+        self.headers = headers
+        for name, value in headers:
+            if name == b"content-type":
+                self.streamed = value[:17].lower() == b"text/event-stream"
+            elif name == b"content-encoding":
+                self.encoded = value.strip().lower() not in (b"", b"identity")
+            elif name == b"content-length" and value.isdigit():
+                self.content_length = int(value)
+        if status < 200 or status > 299:
+            self.streamed = False
+        if self.streamed and not self.encoded and self._stream_of is not None:
+            family, n, drop_usage = self._stream_of
+            self.observer = StreamObserver(family, n)
+            if drop_usage:
+                self.filter = UsageFilter()
+        self.last_at = time.monotonic()
+        self._wake()
+
+    def on_data(self, data: bytes) -> None:
+        """See `ResponseSink`."""
+        now = time.monotonic()
+        observer = self.observer
+        if observer is None:
+            self._plain(data, now)
+            return
+        tokens = observer.feed(data)
+        if tokens:
+            if self.first_token_at is None:
+                self.first_token_at = now
+            else:
+                self._gaps.observe(now - self.last_token_at)
+            if tokens > 1:
+                observe = self._gaps.observe
+                for _ in range(tokens - 1):
+                    observe(0.0)
+            self.last_token_at = now
+            self.tokens += tokens
+        boundary = observer.at_boundary
+        if observer.events != self._events or not boundary:
+            # A comment is no progress: a hung worker may still send them.
+            if self.first_byte_at is None:
+                self.first_byte_at = now
+            self._events = observer.events
+            self.last_at = now
+        if now - self._progress_at > PROGRESS_EVERY_S:
+            self._progress_at = now
+            self._lease.progress(now)
+        if self.untold_error:
+            return
+        if observer.error is not None and not observer.error.told:
+            data = _before_flat_error(data)
+            self.untold_error = True
+        if self.filter is not None:
+            data = self.filter.feed(data)
+        direct = self._direct
+        if boundary and direct is not None and not observer.done and not self._partial and not self.untold_error:
+            # The common case of the hot path: whole events, a client that is written to from here.
+            if data:
+                self.mid_event = False
+                self.direct_bytes += len(data)
+                self.last_write_at = now
+                if not direct.write(data):
+                    self.stalled_at = now
+                    self._connection.pause_reading()
+            return
+        self._pass_whole(data, boundary)
+        if observer.done:
+            self.done = True
+        self._deliver(now)
+
+    def on_complete(self) -> None:
+        """See `ResponseSink`."""
+        self.complete = True
+        self._wake()
+
+    def on_failed(self, error: UpstreamError) -> None:
+        """See `ResponseSink`."""
+        self.error = error
+        self._wake()
+
+    # --- passing on -----------------------------------------------------------------------------------------------
+
+    def _plain(self, data: bytes, now: float) -> None:
+        if self.first_byte_at is None:
+            self.first_byte_at = now
+        self.last_at = now
+        self._pass(data)
+        if now - self._progress_at > PROGRESS_EVERY_S:
+            self._progress_at = now
+            self._lease.progress(now)
+        limit = HOLD_LIMIT if self.streamed else PLAIN_HOLD_LIMIT
+        if self._ready_bytes > limit:
+            self.overflowed = True
+            self._connection.pause_reading()
+        if self.streamed or self.overflowed or self.status > 299:
+            self._wake()
+
+    def _pass_whole(self, data: bytes, boundary: bool) -> None:
+        """Queue what completes events; keep back the beginning of an event."""
+        if boundary:
+            self._release_partial()
+            self._pass(data)
+            self.mid_event = False
+            return
+        if not data:
+            return
+        if self.mid_event:
+            self._pass(data)
+            return
+        cut = self._last_boundary(data)
+        if cut:
+            self._release_partial()
+            self._pass(data[:cut])
+            data = data[cut:]
+        if data:
+            self._partial.append(data)
+            self._partial_bytes += len(data)
+            if self._partial_bytes > PARTIAL_LIMIT:
+                self._release_partial()
+                self.mid_event = True
+                self.overflowed = True
+
+    def _last_boundary(self, data: bytes) -> int:
+        """Position behind the last blank line in `data` (0: none), also one that began in the bytes kept back."""
+        before = self._partial[-1][-3:] if self._partial else b""
+        end = _after_last_blank_line(before + data)
+        return max(0, end - len(before))
+
+    def _release_partial(self) -> None:
+        if self._partial:
+            self._ready += self._partial
+            self._ready_bytes += self._partial_bytes
+            self._partial = []
+            self._partial_bytes = 0
+
+    def _pass(self, data: bytes) -> None:
+        if data:
+            self._ready.append(data)
+            self._ready_bytes += len(data)
+
+    def _deliver(self, now: float) -> None:
+        direct = self._direct
+        if direct is not None and not self.over:
+            data = self.take()
+            if data:
+                self._write(direct, data)
+            return
+        if self._ready_bytes > HOLD_LIMIT and not self.over:
+            self.overflowed = True
+            self._connection.pause_reading()
+        self._wake()
+
+    def _write(self, direct: DirectTransport, data: bytes) -> None:
+        self.last_write_at = time.monotonic()
+        self.direct_bytes += len(data)
+        if not direct.write(data):
+            self.stalled_at = self.last_write_at
+            self._connection.pause_reading()
+
+
+def _before_flat_error(data: bytes) -> bytes:
+    """The events of one read before the one that clients would not recognise as an error."""
+    found = _FLAT_ERROR.search(data)
+    if found is None:
+        return b""
+    return data[: _after_last_blank_line(data[: found.start()])]
+
+
+def _after_last_blank_line(text: bytes) -> int:
+    """Position behind the last blank line, whatever the line ends; 0 when there is none."""
+    return max(
+        position + len(blank) if (position := text.rfind(blank)) >= 0 else 0
+        for blank in (b"\n\n", b"\r\n\r\n", b"\r\r")
+    )

@@ -1,0 +1,53 @@
+"""
+The fast path: chunks of a stream written to the client's transport from the upstream's read callback.
+
+A server that supports it offers a `DirectTransport` in the ASGI scope; without one, or with the switch off, the
+portable `send` path is taken and everything else is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+EXTENSION = "gateway.transport"
+
+
+class DirectTransport(Protocol):
+    """
+    A client's transport, valid for one request.
+
+    The response is started and ended with `send`; between, chunks may be written here.
+    """
+
+    @property
+    def gone(self) -> bool:
+        """True once the client has left."""
+        ...
+
+    @property
+    def open_for_chunks(self) -> bool:
+        """True iff a chunked response has been started and not ended."""
+        ...
+
+    def watch(self, on_gone: Callable[[], None], on_writable: Callable[[], None]) -> None:
+        """Call `on_gone` once when the client leaves, `on_writable` whenever its send buffer has drained."""
+        ...
+
+    def unwatch(self) -> None:
+        """No more calls."""
+        ...
+
+    def write(self, data: bytes) -> bool:
+        """Send `data` as one chunk. False when the client's buffer is full: pause until `on_writable`."""
+        ...
+
+    def abort(self) -> None:
+        """Break the connection: what was sent must not look like a complete answer."""
+        ...
+
+
+def direct_transport(scope: dict[str, Any]) -> DirectTransport | None:
+    """The transport that the server offers for this request; None when it offers none."""
+    extensions = scope.get("extensions")
+    return cast("DirectTransport | None", extensions.get(EXTENSION)) if extensions else None

@@ -1,0 +1,520 @@
+"""
+One exchange, from the client's first byte to its accounting, owned by one coroutine.
+
+The coroutine sleeps on one future. Callbacks (the worker's answer, the client's departure, the timer, a shutdown) only
+set flags and wake it, so there is one place that decides. What it acquires it holds in nested `with` blocks: the watch
+on the client, the lease on the worker, the connection; they are released in reverse order whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gateway.errors import RequestError
+from gateway.protocol import errors_wire, splice
+from gateway.protocol.headers import client_request_id, request_id_headers, response_headers
+from gateway.protocol.paths import InferenceRoute
+from gateway.protocol.request import RequestView, family_of, parse_request
+from gateway.protocol.retry import Action, Cause, decide
+from gateway.proxy.attempt import Attempt, AttemptFailed
+from gateway.proxy.client import ClientGone, ClientSide, Headers, Receive, Scope, Send
+from gateway.proxy.limits import Limit, LimitTimer
+from gateway.proxy.policy import ModelPolicy
+from gateway.types import Endpoint, ExchangeRecord, Outcome, Phase, Stage
+
+if TYPE_CHECKING:
+    from gateway.proxy.interfaces import Caller
+    from gateway.proxy.relay import Relay
+
+_LOG = logging.getLogger("gateway.proxy")
+_T = TypeVar("_T")
+_WORKER_LIMITS = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
+
+HEARTBEAT = b": keep-alive\n\n"
+WORKER_WAIT_S = 120.0
+"""Longest wait for a worker that is on its way."""
+ERROR_BODY_S = 5.0
+"""A worker may take so long to deliver an error body."""
+LINGER_S = 0.05
+"""After a terminal marker, for the end of the message itself (families whose marker may be followed by more)."""
+FORCED_USAGE = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
+
+
+class Interrupted(Exception):
+    """The exchange must end now; `outcome` says why, `limit` which limit passed."""
+
+    def __init__(self, outcome: Outcome, limit: Limit | None = None) -> None:
+        self.outcome = outcome
+        self.limit = limit
+        super().__init__(outcome)
+
+
+class Exchange:
+    """One request and its answer. `run` is called once."""
+
+    __slots__ = (
+        "_beat_due",
+        "_committed_at",
+        "_in_send",
+        "_interrupt",
+        "_streaming_at",
+        "_task",
+        "_timer",
+        "_waiter",
+        "attempt",
+        "body_done_at",
+        "caller",
+        "client",
+        "extra_headers",
+        "family",
+        "phase",
+        "phase_at",
+        "policy",
+        "record",
+        "relay",
+        "request_id",
+        "route",
+        "view",
+    )
+
+    def __init__(
+        self, relay: Relay, route: InferenceRoute, scope: Scope, receive: Receive, send: Send, caller: Caller
+    ) -> None:
+        self.relay = relay
+        self.route = route
+        self.caller = caller
+        self.client = ClientSide(scope, receive, send, allow_direct=relay.policy.direct)
+        self.family = family_of(route.endpoint)
+        self.request_id = client_request_id(scope["headers"]) or relay.new_id()
+        self.policy: ModelPolicy = relay.policy.fallback
+        self.view: RequestView | None = None
+        self.attempt: Attempt | None = None
+        now = time.monotonic()
+        self.body_done_at = now
+        self.phase = Phase.BODY
+        self.phase_at = now
+        self.record = ExchangeRecord(self.request_id, route.endpoint, self.family, now, tenant=caller.tenant)
+        self._task: asyncio.Task[Any] | None = None
+        self._timer: LimitTimer | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._interrupt: Interrupted | None = None
+        self._in_send = False
+        self._beat_due = False
+        self._committed_at = 0.0
+        self._streaming_at = 0.0
+        self.extra_headers: Headers = []
+
+    # --- the whole ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the exchange; never raises but for cancellation and defects of the server below."""
+        record = self.record
+        counted = False
+        relay = self.relay
+        relay.active.add(self)
+        try:
+            try:
+                body = await self.client.read_body(
+                    relay.policy.max_body_bytes, relay.policy.body_stall_s, relay.policy.body_total_s
+                )
+                view = self._parse(body)
+                del body
+                relay.recorder.started(record.model)
+                counted = True
+                self._task = asyncio.current_task()
+                self._timer = LimitTimer(self._deadline, self._expired)
+                with self.client.watched(self._client_gone, self._client_writable):
+                    await self._serve(view)
+            except RequestError as error:
+                await self._refuse(error)
+            except Interrupted as interrupt:
+                await self._interrupted(interrupt)
+            except ClientGone:
+                record.outcome = Outcome.CLIENT_CLOSED
+                record.disconnect = self.phase
+        except asyncio.CancelledError:
+            if record.outcome is Outcome.INTERNAL:
+                record.outcome = Outcome.SHUTDOWN
+            raise
+        except Exception:
+            _LOG.exception("exchange failed by a defect of the gateway")
+            record.outcome = Outcome.INTERNAL
+            await self._refuse(errors_wire.failure(Outcome.INTERNAL))
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            relay.active.discard(self)
+            self._task = None
+            if not counted:
+                relay.recorder.started(record.model)
+            self._account()
+            relay.recorder.finished(record)
+
+    def _parse(self, body: bytes) -> RequestView:
+        began = time.monotonic()
+        self.body_done_at = began
+        record = self.record
+        record.bytes_in = len(body)
+        relay = self.relay
+        if relay.dispatcher.draining:
+            raise errors_wire.failure(Outcome.SHUTDOWN, retry_after_s=1)
+        content_type = "application/json"
+        for name, value in self.client.scope["headers"]:
+            if name == b"content-type":
+                content_type = value.decode("latin-1")
+        view = parse_request(body, self.route.endpoint, content_type, max_depth=relay.policy.max_json_depth)
+        record.stream = view.stream
+        if view.model is None:
+            raise RequestError(400, "The request names no model.", code="missing_required_parameter", param="model")
+        model = relay.dispatcher.resolve(view.model)
+        if model is None:
+            raise RequestError(
+                404,
+                f"The model {view.model[:200]!r} does not exist. GET /v1/models lists the models.",
+                code="model_not_found",
+                param="model",
+                should_retry=False,
+            )
+        if self.caller.models is not None and model.name not in self.caller.models:
+            raise RequestError(
+                403, "This API key may not use this model.", type="permission_error", code="model_not_allowed"
+            )
+        record.model = model.name
+        self.policy = relay.policy.of(model.name)
+        self.view = view
+        record.stages[Stage.PARSE] = time.monotonic() - began
+        return view
+
+    # --- attempts -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, view: RequestView) -> None:
+        record = self.record
+        policy = self.policy
+        relay = self.relay
+        force_usage = view.stream and view.endpoint in FORCED_USAGE and view.include_usage is not True
+        body = splice.apply(
+            view,
+            splice.Rewrites(
+                model=record.model if record.model != view.model else None,
+                force_usage=force_usage,
+                strip_operator_fields=not policy.pass_operator_fields,
+                default_max_tokens=policy.default_max_tokens,
+                max_tokens_limit=policy.max_tokens_limit,
+            ),
+        )
+        excluded: frozenset[str] = frozenset()
+        retries_left = policy.retries
+        stale_retried = False
+        deaths = 0
+        failed: AttemptFailed | None = None
+        fresh = False
+        while True:
+            began = time.monotonic()
+            lease = relay.dispatcher.lease(record.model, view, excluded)
+            record.stages[Stage.ROUTING] = record.stages.get(Stage.ROUTING, 0.0) + time.monotonic() - began
+            if lease is None:
+                if failed is not None and failed.error is not None:
+                    raise failed.error
+                self.enter(Phase.QUEUED)
+                if await self.wait_for(relay.dispatcher.wait_for_worker(record.model, WORKER_WAIT_S)):
+                    continue
+                record.outcome = Outcome.NO_WORKER
+                raise errors_wire.failure(Outcome.NO_WORKER, retry_after_s=5)
+            record.attempts += 1
+            attempt = self.attempt = Attempt(self, lease, body, force_usage=force_usage, fresh=fresh)
+            with lease:
+                record.worker = lease.worker.name
+                record.policy = lease.policy
+                record.decision = lease.reason
+                try:
+                    await attempt.run()
+                except AttemptFailed as failure:
+                    failed = failure
+                    if failure.cause is Cause.CONNECTION_LOST:
+                        deaths += 1
+                    verdict = decide(
+                        self.phase,
+                        failure.cause,
+                        retries_left=retries_left,
+                        deaths=deaths,
+                        stale_retried=stale_retried,
+                    )
+                    if verdict.blames_worker:
+                        lease.failed(verdict.reason or verdict.outcome, failure.detail)
+                    record.detail = failure.detail
+                    record.outcome = verdict.outcome
+                    if verdict.action is Action.FAIL or verdict.reason is None:
+                        if failure.error is not None:
+                            raise failure.error from None
+                        return
+                except Interrupted as interrupt:
+                    if interrupt.limit in _WORKER_LIMITS:
+                        lease.failed(Outcome.UPSTREAM_TIMEOUT, f"time limit passed: {interrupt.limit}")
+                    raise
+                else:
+                    return
+            record.retries.append(verdict.reason)
+            fresh = verdict.action is Action.FRESH_CONNECTION
+            if fresh:
+                stale_retried = True
+            else:
+                retries_left -= 1
+                excluded |= {lease.worker.name}
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    def enter(self, phase: Phase) -> None:
+        """The exchange does something else from now on."""
+        self.phase = phase
+        self.phase_at = time.monotonic()
+        if phase is Phase.STREAMING and not self._streaming_at:
+            self._streaming_at = self.phase_at
+        if self._timer is not None:
+            self._timer.arm()
+
+    def wake(self) -> None:
+        """Something has happened; called by callbacks."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Sleep until `ready()`; raises Interrupted when the exchange must end first."""
+        while True:
+            if self._interrupt is not None:
+                raise self._interrupt
+            if ready():
+                return
+            if self._beat_due:
+                self._beat_due = False
+                await self._heartbeat()
+                continue
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    async def wait_for(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """The result of `work`, which is cancelled when the exchange must end first."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self.wake())
+        try:
+            await self.until(task.done)
+        finally:
+            if not task.done():
+                task.cancel()
+        return task.result()
+
+    async def sending(self, send: Awaitable[None]) -> None:
+        """Send to the client; a send that blocks is broken off when the exchange must end."""
+        self._in_send = True
+        try:
+            await send
+        except asyncio.CancelledError:
+            if self._interrupt is None or self._task is None:
+                raise
+            self._task.uncancel()
+            raise self._interrupt from None
+        finally:
+            self._in_send = False
+        if self._interrupt is not None and not self.client.complete:
+            raise self._interrupt
+
+    def interrupt(self, outcome: Outcome, limit: Limit | None = None) -> None:
+        """End the exchange; the first reason counts."""
+        if self._interrupt is None:
+            self._interrupt = Interrupted(outcome, limit)
+            if self._in_send and self._task is not None:
+                self._task.cancel()
+            else:
+                self.wake()
+
+    def take_interrupt(self, error: BaseException, limit: Limit) -> bool:
+        """True iff `error` is the interruption by `limit`, which is over then: another attempt may follow."""
+        if isinstance(error, Interrupted) and error.limit is limit:
+            self._interrupt = None
+            return True
+        return False
+
+    def _client_gone(self) -> None:
+        self.record.disconnect = self.phase
+        self.interrupt(Outcome.CLIENT_CLOSED)
+
+    def _client_writable(self) -> None:
+        attempt = self.attempt
+        if attempt is not None and attempt.answer is not None:
+            attempt.answer.writable()
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> tuple[float, Limit]:
+        limits = self.policy.limits
+        phase = self.phase
+        found = (self.body_done_at + limits.total_s, Limit.TOTAL)
+        attempt = self.attempt if self.attempt is not None and self.attempt.active else None
+        answer = attempt.answer if attempt is not None else None
+        if phase is Phase.CONNECTING:
+            found = min(found, (self.phase_at + limits.connect_s, Limit.CONNECT))
+        elif phase is Phase.HEADERS:
+            found = min(found, (self.phase_at + limits.first_byte_s, Limit.FIRST_BYTE))
+        if answer is not None and attempt is not None:
+            if answer.done and not answer.complete:
+                found = min(found, (answer.last_at + LINGER_S, Limit.LINGER))
+            elif attempt.reading_error:
+                found = min(found, (answer.last_at + ERROR_BODY_S, Limit.ERROR_BODY))
+            elif answer.stalled_at is not None:
+                found = min(found, (answer.stalled_at + limits.stalled_client_s, Limit.STALLED_CLIENT))
+            elif self._in_send and phase is Phase.STREAMING:
+                found = min(found, (attempt.send_at + limits.stalled_client_s, Limit.STALLED_CLIENT))
+            else:
+                if answer.status and not (answer.streamed and answer.first_byte_at is None):
+                    found = min(found, (answer.last_at + limits.idle_s, Limit.IDLE))
+                if answer.first_token_at is None and self.record.stream:
+                    found = min(found, (attempt.sent_at + limits.first_token_s, Limit.FIRST_TOKEN))
+                if phase is Phase.STREAMING:
+                    # A client may stall at any event, and no event arms the timer: look again in time.
+                    found = min(found, (time.monotonic() + limits.stalled_client_s, Limit.STALLED_CLIENT))
+        beat = self.policy.heartbeat_s
+        if beat > 0 and self.record.stream and not self._beat_due and not self._in_send:
+            last = max(self.client_written_at(), self.body_done_at)
+            found = min(found, (last + beat, Limit.HEARTBEAT))
+        return found
+
+    def client_written_at(self) -> float:
+        """When the client was last sent anything, 0.0 if never."""
+        answer = self.attempt.answer if self.attempt is not None else None
+        return max(self._committed_at, answer.last_write_at if answer is not None else 0.0)
+
+    def wrote(self) -> None:
+        """The client has just been sent something."""
+        self._committed_at = time.monotonic()
+
+    def _expired(self, limit: Limit) -> None:
+        answer = self.attempt.answer if self.attempt is not None else None
+        if limit is Limit.HEARTBEAT:
+            if answer is not None and answer.writes_directly:
+                if not answer.heartbeat(HEARTBEAT):
+                    self.wrote()
+            else:
+                self._beat_due = True
+                self.wake()
+        elif limit is Limit.LINGER:
+            if answer is not None:
+                answer.complete = True
+            self.wake()
+        elif limit is Limit.STALLED_CLIENT:
+            self.record.detail = "the client took nothing for too long"
+            self.interrupt(Outcome.CLIENT_CLOSED, limit)
+        elif limit is Limit.ERROR_BODY:
+            if answer is not None:
+                answer.complete = True
+            self.wake()
+        else:
+            self.interrupt(Outcome.UPSTREAM_TIMEOUT, limit)
+
+    async def _heartbeat(self) -> None:
+        answer = self.attempt.answer if self.attempt is not None else None
+        if answer is not None and answer.mid_event:
+            self.wrote()
+            return
+        if not self.client.started:
+            await self.sending(
+                self.client.start(
+                    200,
+                    response_headers(
+                        [(b"content-type", b"text/event-stream; charset=utf-8")],
+                        request_id=self.request_id,
+                        stream=True,
+                    ),
+                )
+            )
+        await self.sending(self.client.write(HEARTBEAT))
+        self.wrote()
+
+    # --- endings --------------------------------------------------------------------------------------------------
+
+    async def _interrupted(self, interrupt: Interrupted) -> None:
+        record = self.record
+        record.outcome = interrupt.outcome
+        if interrupt.outcome is Outcome.CLIENT_CLOSED:
+            if record.disconnect is None:
+                record.disconnect = self.phase
+            if interrupt.limit is not None:
+                self.client.break_off()
+            return
+        if interrupt.limit is not None:
+            record.detail = f"time limit passed: {interrupt.limit}"
+        await self._refuse(errors_wire.failure(interrupt.outcome))
+
+    async def _refuse(self, error: RequestError) -> None:
+        """Tell the client of a failure, in the form that is still possible."""
+        record = self.record
+        client = self.client
+        record.error_code = error.code or error.type
+        if record.outcome is Outcome.INTERNAL and error.status < 500:
+            record.outcome = Outcome.CLIENT_ERROR
+        if client.complete or record.disconnect is not None:
+            return
+        self._interrupt = None
+        self._in_send = False
+        if not client.started:
+            body = errors_wire.error_body(self.family, error, self.request_id)
+            headers = errors_wire.error_headers(error)
+            headers += [*self.extra_headers, *request_id_headers(self.request_id)]
+            headers.append((b"content-length", b"%d" % len(body)))
+            if client.expects_continue and not client.bytes_in:
+                headers.append((b"connection", b"close"))
+            await client.start(error.status, headers)
+            await client.finish(body)
+            return
+        answer = self.attempt.answer if self.attempt is not None else None
+        observer = answer.observer if answer is not None else None
+        if self.phase is Phase.STREAMING and (answer is None or answer.mid_event or observer is None):
+            # Nothing that could be written here would be read as an error: break the framing instead.
+            client.break_off()
+            return
+        sequence = observer.next_sequence if observer is not None else 0
+        await client.finish(errors_wire.error_event(self.family, error, self.request_id, sequence))
+
+    def _account(self) -> None:
+        """Complete the record from what the client was sent and what the worker said."""
+        record = self.record
+        client = self.client
+        now = time.monotonic()
+        record.duration_s = now - record.started_at_s
+        record.status = client.status
+        record.bytes_out = client.bytes_out
+        attempt = self.attempt
+        if attempt is None or attempt.answer is None:
+            return
+        answer = attempt.answer
+        record.bytes_out += answer.direct_bytes
+        if self._committed_at and answer.first_byte_at is not None and self.phase is Phase.STREAMING:
+            record.stages[Stage.RELAY] = max(0.0, self._streaming_at - answer.first_byte_at)
+        tail = attempt.usage
+        if tail is not None:
+            record.prompt_tokens = tail.prompt_tokens
+            record.cached_tokens = tail.cached_tokens
+            record.output_tokens = tail.output_tokens
+            record.finish_reasons = tail.finish_reasons
+        observer = answer.observer
+        if observer is None:
+            return
+        record.events = observer.events
+        record.finish_reasons = tuple(observer.finish_reasons.values())
+        record.prompt_tokens = observer.prompt_tokens
+        record.cached_tokens = observer.cached_tokens
+        record.output_tokens = observer.output_tokens
+        if record.output_tokens is None and answer.tokens:
+            # The client left, or the worker told no usage: at least so many were relayed.
+            record.output_tokens = answer.tokens
+        first = answer.first_token_at
+        if first is not None and self.phase is Phase.STREAMING:
+            record.ttft_s = max(first, self._streaming_at) - self.body_done_at
+            if record.output_tokens is not None and record.output_tokens > 1:
+                record.tpot_s = (answer.last_token_at - first) / (record.output_tokens - 1)

@@ -1,0 +1,99 @@
+"""What the gateway wants to know of an answer that was not streamed: usage, finish reasons, a hidden error."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.protocol.in_band import InBandError, in_band_error
+
+_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int | None = None
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _Body(msgspec.Struct):
+    usage: _Usage | None = None
+    choices: list[_Choice] | None = None
+    error: msgspec.Raw = msgspec.Raw(b"null")
+    object: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTail:
+    """Token counts as the worker told them, None where it did not; finish reasons in the order of the choices."""
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reasons: tuple[str, ...] = ()
+    error: InBandError | None = None
+
+
+_BODY = msgspec.json.Decoder(_Body)
+_USAGE_ONLY = msgspec.json.Decoder(_Usage)
+
+
+def read_plain(body: bytes) -> PlainTail | None:
+    """Read a whole answer, or the end of one that was too large to be held. None when nothing can be read from it."""
+    if not body.startswith(b"{"):
+        return _from_end(body)
+    try:
+        read = _BODY.decode(body)
+    except msgspec.DecodeError:
+        return _from_end(body)
+    error = None
+    if read.object == "error" or bytes(read.error) not in (b"null", b"{}"):
+        error = in_band_error(msgspec.json.decode(body))
+    reasons = tuple(choice.finish_reason for choice in read.choices or () if choice.finish_reason is not None)
+    tail = _counts(read.usage)
+    return PlainTail(tail.prompt_tokens, tail.cached_tokens, tail.output_tokens, reasons, error)
+
+
+def _from_end(body: bytes) -> PlainTail | None:
+    """The last usage object in the last bytes of an answer."""
+    body = body[-4096:]
+    begin = max((match.end() for match in _USAGE.finditer(body)), default=-1)
+    if begin < 0:
+        return None
+    depth = 0
+    for position in range(begin, len(body)):
+        byte = body[position]
+        if byte == 0x7B:
+            depth += 1
+        elif byte == 0x7D:
+            depth -= 1
+            if depth == 0:
+                try:
+                    return _counts(_USAGE_ONLY.decode(body[begin : position + 1]))
+                except msgspec.DecodeError:
+                    return None
+    return None
+
+
+def _counts(usage: _Usage | None) -> PlainTail:
+    if usage is None:
+        return PlainTail()
+    details = usage.prompt_tokens_details or usage.input_tokens_details
+    prompt = usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens
+    output = usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens
+    cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens
+    return PlainTail(prompt, cached, output)

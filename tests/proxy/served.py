@@ -1,0 +1,178 @@
+"""
+The gateway's data plane in this process: real uvicorn, real sockets, real fleet view, routing and relay, in front of
+static workers. Only the supervisor, the metrics board and the log are left out: a recorder keeps the records instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import uvicorn
+
+from gateway.api.application import create_app
+from gateway.api.authentication import Authenticator
+from gateway.api.server_protocol import GatewayProtocol
+from gateway.clock import SystemClock
+from gateway.fleet import FleetDispatcher, FleetView
+from gateway.messages import WorkerFailure
+from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
+from gateway.proxy.pool import ConnectionPools
+from gateway.proxy.relay import Relay
+from gateway.routing import Router
+from gateway.types import ExchangeRecord, FleetSnapshot, ModelView, WorkerAddress, WorkerState, WorkerView
+
+
+class Listening(Protocol):
+    """What a worker must offer: `FaultServer` does."""
+
+    host: str
+    port: int
+    uds: str | None
+
+
+class Records:
+    """A `Recorder` that keeps everything."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.finished_records: list[ExchangeRecord] = []
+        self.gaps: list[float] = []
+        self._changed = asyncio.Event()
+
+    def started(self, model: str) -> None:
+        self.in_flight += 1
+
+    def inter_token(self, model: str) -> Records:
+        return self
+
+    def observe(self, seconds: float) -> None:
+        self.gaps.append(seconds)
+
+    def finished(self, record: ExchangeRecord) -> None:
+        self.in_flight -= 1
+        self.finished_records.append(record)
+        self._changed.set()
+
+    async def record(self, index: int = 0) -> ExchangeRecord:
+        """The record with that number, once its exchange has ended."""
+        while len(self.finished_records) <= index:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.finished_records[index]
+
+
+@dataclass
+class Served:
+    """A running gateway. `port` is its public port, `paths` says which path it relays on."""
+
+    port: int
+    direct: bool
+    relay: Relay
+    pools: ConnectionPools
+    view: FleetView
+    records: Records
+    server: uvicorn.Server
+    failures: list[WorkerFailure] = field(default_factory=list)
+    _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def publish(self, workers: Sequence[WorkerView], *, models: Sequence[ModelView] | None = None) -> None:
+        """Give the gateway another snapshot."""
+        known = models if models is not None else self.view.snapshot.models
+        self.view.apply(FleetSnapshot(next(self._versions), tuple(known), tuple(workers)))
+
+    async def idle(self) -> None:
+        """Wait until nothing is in flight anywhere (invariant 8); the test's own deadline limits it."""
+        while self.busy():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    def busy(self) -> dict[str, int]:
+        """Every count that must be zero at idle, by name; only those that are not."""
+        counts = {
+            "exchanges": len(self.relay.active),
+            "records": self.records.in_flight,
+            "leases": self.view.in_flight,
+            "connections": sum(count.in_use for count in self.pools.counts()),
+        }
+        return {name: count for name, count in counts.items() if count}
+
+
+def worker_view(
+    server: Listening, name: str = "w0", *, model: str = "sim", state: WorkerState = WorkerState.READY, **extra: object
+) -> WorkerView:
+    """A static worker at a server's address."""
+    address = WorkerAddress(host=server.host, port=server.port, uds=server.uds)
+    values = {"launch_id": f"{name}-1", "changed_at_s": 0.0, "was_ready_at_s": 0.0, "address": address, **extra}
+    return WorkerView(name=name, model=model, state=state, **values)  # type: ignore[arg-type]
+
+
+def model_policy(**limits: float) -> ModelPolicy:
+    """A policy with these time limits."""
+    return ModelPolicy(limits=TimeLimits(**limits))
+
+
+@asynccontextmanager
+async def gateway(
+    *workers: Listening | WorkerView,
+    direct: bool = True,
+    policy: ModelPolicy | None = None,
+    relay_policy: Callable[[RelayPolicy], RelayPolicy] | None = None,
+    models: Sequence[ModelView] = (ModelView("sim", ("alias",), 1),),
+    authenticator: Authenticator | None = None,
+    cors_origins: Sequence[str] = (),
+    idle_expiry_s: float = 2.5,
+    keep_alive_s: int = 120,
+) -> AsyncIterator[Served]:
+    """
+    A gateway in front of `workers` (named w0, w1, ... unless they are views).
+
+    Leaving it waits for the server's end, so that nothing of it outlives the test.
+    """
+    clock = SystemClock()
+    view = FleetView(clock)
+    failures: list[WorkerFailure] = []
+    dispatcher = FleetDispatcher(view, Router(), clock, failures.append)
+    records = Records()
+    pools = ConnectionPools(idle_expiry_s=idle_expiry_s)
+    rules = RelayPolicy(fallback=policy or ModelPolicy(), direct=direct)
+    if relay_policy is not None:
+        rules = relay_policy(rules)
+    relay = Relay(dispatcher, records, pools, rules)
+    app = create_app(relay, view, authenticator=authenticator, cors_origins=cors_origins)
+    config = uvicorn.Config(
+        app,
+        http=GatewayProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=keep_alive_s,
+        timeout_graceful_shutdown=1,
+    )
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(config)
+    served = Served(sock.getsockname()[1], direct, relay, pools, view, records, server, failures)
+    views = [
+        worker if isinstance(worker, WorkerView) else worker_view(worker, f"w{index}")
+        for index, worker in enumerate(workers)
+    ]
+    served.publish(views, models=models)
+    serving = asyncio.create_task(server._serve([sock]))
+    while not server.started:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    try:
+        yield served
+    finally:
+        relay.shut_down()
+        pools.close()
+        server.should_exit = True
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        await serving
