@@ -45,6 +45,7 @@ from gateway.setup.model import built_default_model
 from gateway.setup.progress import ProgressPrinter
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import command_line
+from gateway.workers.machine import NvmlInventory, discover_machine
 from gateway.workers.spec import DEFAULT_ENGINE
 
 DEFAULT_PORTS = {"listen": 8000, "admin": 8001}
@@ -115,7 +116,7 @@ def up(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="Hub id (Qwen/Qwen3-0.6B) or folder with a config.json. Without MODEL and without -c: the embedded "
             "SmolLM2-135M-Instruct.",
         ),
@@ -162,7 +163,7 @@ def up(
             replicas=replicas,
             engine_python=engine_python,
             facts=gather_facts(around.environ, cache=around.directories.cache, ports=()),
-            around=around,
+            machine=discover_machine(NvmlInventory(), around.environ),
             folder=folder,
         )
         return _overridden(settings_from_mapping(document, folder), host, port, admin_port, None)
@@ -188,7 +189,7 @@ def check(
     engines = {name: _expected_engine(engine, facts, around) for name, engine in engines_in_use(settings).items()}
     state = StateDir(around.directories.state)
     print(f"{file}: no problem found")
-    for spec in plan_workers(settings, facts, around, engines, state.logs, state.root / "run"):
+    for spec in plan_workers(settings, around, engines, state.logs, state.root / "run"):
         if spec.static is not None:
             print(f"\n# {spec.name}: static worker {spec.static.url}")
             continue

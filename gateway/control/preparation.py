@@ -7,21 +7,20 @@ Everything here blocks, and runs before the event loop exists. What it does over
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.settings import Engine, Settings
-from gateway.errors import ConfigurationError, EnvironmentProblem
+from gateway.errors import EnvironmentProblem
 from gateway.setup.builds import suitable_build
 from gateway.setup.directories import Directories
-from gateway.setup.doctor import GPU_IDLE, Finding, Purpose, Severity, findings
+from gateway.setup.doctor import Finding, Purpose, Severity, findings
 from gateway.setup.engine import EngineRequest, built_engine, ensure_engine
 from gateway.setup.facts import MachineFacts, gather_facts
 from gateway.setup.model import DEFAULT_MODEL, built_default_model, ensure_default_model, resolve_model
 from gateway.setup.progress import Report
-from gateway.workers.placement import Gpu, Machine
+from gateway.workers.placement import Machine
 from gateway.workers.spec import DEFAULT_ENGINE, Variant
 
 EMBEDDED = "embedded"
@@ -163,50 +162,6 @@ def prepare_models(
     return settings.model_copy(update={"models": models})
 
 
-def machine(facts: MachineFacts, environ: Mapping[str, str]) -> Machine:
-    """
-    What workers may share out: the GPUs that CUDA_VISIBLE_DEVICES leaves us, and our cores.
-
-    Raises ConfigurationError for a CUDA_VISIBLE_DEVICES that names MIG slices: they are given to a worker by
-    `launch.env` only.
-    """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = [
-        Gpu(
-            index=gpu.index,
-            uuid=gpu.uuid,
-            name=gpu.name,
-            total_bytes=gpu.total_bytes,
-            free_bytes=max(0, gpu.total_bytes - gpu.used_bytes),
-            occupied=bool(gpu.other_pids) or gpu.used_bytes > GPU_IDLE,
-        )
-        for gpu in facts.gpus
-    ]
-    if visible is not None:
-        gpus = _visible(gpus, visible)
-    affinity = getattr(os, "sched_getaffinity", None)
-    cpus = tuple(sorted(affinity(0))) if affinity is not None else tuple(range(facts.cpus))
-    return Machine(gpus=tuple(gpus), cpus=cpus)
-
-
-def _visible(gpus: list[Gpu], value: str) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES lists, by index or by (beginning of the) UUID."""
-    chosen = []
-    for word in filter(None, (part.strip() for part in value.split(","))):
-        if word == "-1":
-            break  # CUDA's own rule: nothing after the first invalid entry counts
-        matches = [gpu for gpu in gpus if (word.isdigit() and gpu.index == int(word)) or gpu.uuid.startswith(word)]
-        if word.startswith("MIG-"):
-            raise ConfigurationError(
-                f"CUDA_VISIBLE_DEVICES names the MIG slice {word}, and the gateway shares out whole GPUs only; "
-                "unset it and give the slice to a model with launch.env"
-            )
-        if not matches:
-            break
-        chosen += [gpu for gpu in matches if gpu not in chosen]
-    return chosen
-
-
 def document_for_model(
     text: str | None,
     *,
@@ -214,7 +169,7 @@ def document_for_model(
     replicas: int | None,
     engine_python: Path | None,
     facts: MachineFacts,
-    around: Surroundings,
+    machine: Machine,
     folder: Path,
 ) -> dict[str, object]:
     """
@@ -225,11 +180,12 @@ def document_for_model(
         name: Public name; None for the one that suits the model.
         replicas: None: one, and on a CPU a second where enough remains.
     """
-    on_cpu = not facts.gpus
+    build = suitable_build("auto", facts)
+    on_cpu = not machine.gpus or (engine_python is None and build is not None and build.variant == "cpu")
     launch: dict[str, object] = {}
     if text is None:
         public, source = name or DEFAULT_MODEL, EMBEDDED
-        launch = {"max_model_len": EMBEDDED_CPU_CONTEXT} if on_cpu else embedded_gpu_launch(facts, around.environ)
+        launch = {"max_model_len": EMBEDDED_CPU_CONTEXT} if on_cpu else embedded_gpu_launch(machine)
     else:
         resolved = resolve_model(text, folder)
         public, source = name or resolved.suggested_name, resolved.reference
@@ -253,10 +209,12 @@ def default_replicas(facts: MachineFacts, *, embedded: bool) -> int:
     return 2 if cores_left >= SECOND_REPLICA_CPUS and memory_left >= SECOND_REPLICA_BYTES else 1
 
 
-def embedded_gpu_launch(facts: MachineFacts, environ: Mapping[str, str]) -> dict[str, object]:
+def embedded_gpu_launch(machine: Machine) -> dict[str, object]:
     """At most 8 GiB of the GPU that will be taken: the free one with most free memory."""
-    free = [gpu for gpu in machine(facts, environ).gpus if not gpu.occupied]
-    total = max((gpu for gpu in free), key=lambda gpu: gpu.free_bytes).total_bytes if free else 0
+    free = [gpu for gpu in machine.gpus if not gpu.occupied]
+    if not free:
+        return {}  # placing the worker says what is wrong
+    total = max(free, key=lambda gpu: gpu.free_bytes).total_bytes
     if total <= EMBEDDED_GPU_BYTES:
         return {}
     return {"gpu_memory_utilization": int(1000 * EMBEDDED_GPU_BYTES / total) / 1000}

@@ -1,0 +1,92 @@
+"""
+A gateway process without a gateway: speaks the control channel and answers every HTTP request with its pid.
+
+Run by the supervisor like the real one. What it does besides is told by the configuration's first model name:
+
+    m           answers; drains at once when told, and when the channel ends
+    dies        exits with 3 before it listens
+    garbage     writes what is no message
+    deaf        never reads its channel after the configuration
+    hangs       ignores Drain (the supervisor must kill it)
+
+GET /snapshot answers the newest snapshot's version and `draining`; GET /fail reports a failure of worker
+m-0 and a load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+
+from gateway.messages import (
+    Configure,
+    Drain,
+    Hello,
+    LoadReport,
+    Snapshot,
+    WorkerFailure,
+    WorkerLoad,
+    decode_to_gateway,
+    encode,
+)
+from gateway.types import FleetSnapshot
+
+
+async def run(listener: socket.socket, control: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=control)
+    configure = decode_to_gateway(await reader.readline())
+    assert isinstance(configure, Configure)
+    mode = next(iter(json.loads(configure.settings_json)["models"]))
+    if mode == "dies":
+        raise SystemExit(3)
+    newest: list[FleetSnapshot] = []
+    over = asyncio.Event()
+
+    async def answer(client: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        line = await client.readline()
+        while (await client.readline()).strip():
+            pass
+        body: object = os.getpid()
+        if b"/snapshot" in line and newest:
+            body = {"version": newest[-1].version, "draining": newest[-1].draining}
+        if b"/fail" in line:
+            writer.write(encode(WorkerFailure(worker="m-0", launch_id="l1", kind="connect", detail="refused")))
+            load = WorkerLoad(worker="m-0", launch_id="l1", in_flight=2, silent_s=0.5)
+            writer.write(encode(LoadReport(loads=(load,))))
+            await writer.drain()
+        text = json.dumps(body).encode()
+        out.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+        await out.drain()
+        out.close()
+
+    server = await asyncio.start_server(answer, sock=listener)
+    writer.write(encode(Hello(pid=os.getpid())))
+    if mode == "garbage":
+        writer.write(b"this is no message\n")
+    await writer.drain()
+    if mode == "deaf":
+        await asyncio.Event().wait()
+    while line := await reader.readline():
+        message = decode_to_gateway(line)
+        if isinstance(message, Snapshot):
+            newest.append(message.fleet)
+        if isinstance(message, Drain) and mode != "hangs":
+            over.set()
+            break
+    server.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("--listen-fd", "--control-fd", "--metrics-fd"):
+        parser.add_argument(name, type=int, required=True)
+    given = parser.parse_args()
+    os.fstat(given.metrics_fd)
+    asyncio.run(run(socket.socket(fileno=given.listen_fd), socket.socket(fileno=given.control_fd)))
+
+
+if __name__ == "__main__":
+    main()
