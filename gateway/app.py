@@ -1,0 +1,277 @@
+"""
+Composition root of one gateway process (the data plane): `python -m gateway.app --listen-fd N --control-fd N
+--metrics-fd N`, started by the supervisor and by nobody else.
+
+The process learns everything over its control channel: first its settings, then snapshots of the fleet. It ends when it
+is told to drain, when the channel ends, or on SIGTERM: it stops accepting, finishes what runs within the deadline,
+tells the rest that it is shutting down, and exits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import httpx
+import uvicorn
+import uvloop
+
+from gateway.api.application import create_app
+from gateway.api.server_protocol import GatewayProtocol
+from gateway.clock import SystemClock
+from gateway.config.settings import Model, Settings
+from gateway.errors import ControlUnavailable, GatewayError
+from gateway.fleet import FleetDispatcher, FleetView, SupervisorLink
+from gateway.log import EventLog
+from gateway.messages import Configure
+from gateway.metrics import Board, Layout, SlotCounters
+from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
+from gateway.proxy.pool import ConnectionPools
+from gateway.proxy.relay import Relay
+from gateway.routing import Router
+from gateway.types import FleetSnapshot
+from gateway.workers.spec import worker_name
+
+KEEP_ALIVE_S = 120
+"""Longer than the idle time of load balancers and client pools, which would otherwise meet closed connections."""
+LAST_WORDS_S = 1.0
+"""After the drain deadline, for the error events of the streams that are cut to go out."""
+BACKLOG = 4096
+
+
+class PublicServer(uvicorn.Server):
+    """uvicorn's server without its signal handling, which is ours, and with a call when it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn."""
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+class GatewayProcess:
+    """
+    One gateway process, from its settings to its end.
+
+    Args:
+        configure: The supervisor's first message.
+        listener: The inherited listening socket; closed (never shut down) when accepting stops.
+        link: The control channel.
+        board_fd: The inherited metrics memory.
+        log: Where events and request lines go.
+    """
+
+    def __init__(
+        self, configure: Configure, listener: socket.socket, link: SupervisorLink, board_fd: int, log: EventLog
+    ) -> None:
+        settings = Settings.model_validate_json(configure.settings_json)
+        clock = SystemClock()
+        self._settings = settings
+        self._listener = listener
+        self._link = link
+        self._log = log
+        self._board = Board.attach(layout_of(settings), board_fd)
+        counters = SlotCounters(
+            self._board.layout, self._board.cells, log.request if settings.logging.requests else None
+        )
+        self._view = FleetView(clock, counters)
+        self._pools = ConnectionPools()
+        dispatcher = FleetDispatcher(self._view, Router(), clock, link.report_failure)
+        self._relay = Relay(dispatcher, counters, self._pools, relay_policy(settings))
+        app = create_app(
+            self._relay,
+            self._view,
+            cors_origins=settings.cors.allow_origins,
+            metrics=_totals(settings) if settings.public_metrics else None,
+        )
+        self._server = PublicServer(
+            uvicorn.Config(
+                app,
+                http=GatewayProtocol,
+                ws="none",
+                lifespan="off",
+                loop="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=True,
+                proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                backlog=BACKLOG,
+            ),
+            lambda: link.hello(os.getpid()),
+        )
+        self._cut: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Serve until drained."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.drain, self._settings.drain_timeout_s)
+        channel = asyncio.create_task(self._follow())
+        # What exists now lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        try:
+            await self._server.serve(sockets=[self._listener])
+        finally:
+            if self._cut is not None:
+                self._cut.cancel()
+            self._pools.close()
+            channel.cancel()
+            await asyncio.gather(channel, return_exceptions=True)
+            self._board.close()
+
+    def drain(self, deadline_s: float) -> None:
+        """Stop accepting, finish what runs within `deadline_s` seconds, then end. A later call may shorten the time."""
+        self._view.drain()
+        loop = asyncio.get_running_loop()
+        if self._cut is not None:
+            if self._cut.when() <= loop.time() + deadline_s:
+                return
+            self._cut.cancel()
+        self._cut = loop.call_later(deadline_s, self._relay.shut_down)
+        self._server.config.timeout_graceful_shutdown = int(deadline_s + LAST_WORDS_S) + 1
+        self._server.should_exit = True
+
+    async def _follow(self) -> None:
+        """Follow the control channel to its end, which means: drain."""
+        try:
+            await self._link.run(on_snapshot=self._apply, on_drain=self.drain, loads=self._view.loads)
+        except ControlUnavailable as error:
+            self._log.event("control_channel_broken", level="error", detail=str(error))
+        self.drain(self._settings.drain_timeout_s)
+
+    def _apply(self, snapshot: FleetSnapshot) -> None:
+        if self._view.apply(snapshot):
+            self._pools.retain(snapshot.workers)
+
+
+def layout_of(settings: Settings) -> Layout:
+    """The metrics layout, which must be the supervisor's: models and workers in configuration order."""
+    workers = []
+    for name, model in settings.models.items():
+        suffixes = [*map(str, range(model.launched)), *(f"static-{index}" for index in range(len(model.workers)))]
+        workers += [(name, worker_name(name, suffix)) for suffix in suffixes]
+    return Layout(tuple(settings.models), workers)
+
+
+def relay_policy(settings: Settings) -> RelayPolicy:
+    """The settings as the relay takes them."""
+    return RelayPolicy(
+        models={name: model_policy(model) for name, model in settings.models.items()},
+        max_body_bytes=settings.limits.max_body_bytes,
+        max_json_depth=settings.limits.max_json_depth,
+    )
+
+
+def model_policy(model: Model) -> ModelPolicy:
+    """One model's settings as the relay takes them."""
+    timeouts = model.timeouts
+    return ModelPolicy(
+        limits=TimeLimits(
+            connect_s=timeouts.connect_s,
+            first_byte_s=timeouts.first_byte_s,
+            first_token_s=timeouts.first_token_s,
+            idle_s=timeouts.idle_s,
+            total_s=timeouts.total_s,
+        ),
+        retries=model.retries,
+        heartbeat_s=model.sse_heartbeat_s,
+        default_max_tokens=model.default_max_tokens,
+        max_tokens_limit=model.max_tokens_limit,
+        pass_operator_fields=model.pass_operator_fields,
+    )
+
+
+def _totals(settings: Settings) -> Callable[[], Awaitable[tuple[bytes, str]]]:
+    """The supervisor's metrics text: the totals of all gateway processes."""
+    url = f"http://{settings.admin.host}:{settings.admin.port}/metrics"
+
+    async def fetch() -> tuple[bytes, str]:
+        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+            response = await client.get(url)
+            response.raise_for_status()
+            return response.content, response.headers["content-type"]
+
+    return fetch
+
+
+async def serve(listen_fd: int, control_fd: int, metrics_fd: int) -> None:
+    """
+    Be a gateway process on inherited descriptors.
+
+    Raises:
+        GatewayError: The descriptors or what came over them are not a supervisor's.
+    """
+    link = SupervisorLink.from_fd(control_fd, SystemClock())
+    configure = await link.configuration()
+    settings = Settings.model_validate_json(configure.settings_json)
+    log = EventLog.to_file(
+        sys.stderr.buffer, SystemClock(), settings.logging.format, {"process": "gateway", "slot": configure.slot}
+    )
+    _adopt_foreign_logs(log)
+    await GatewayProcess(configure, socket.socket(fileno=listen_fd), link, metrics_fd, log).run()
+
+
+class _EventHandler(logging.Handler):
+    """Brings the standard library's log (uvicorn, asyncio, defects) into ours."""
+
+    def __init__(self, log: EventLog) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        fields = {"logger": record.name, "message": record.getMessage()}
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            fields["exception"] = self.formatter_or_default().formatException(record.exc_info)
+        self._log.event("log", level="error" if record.levelno >= logging.ERROR else "warning", **fields)
+
+    def formatter_or_default(self) -> logging.Formatter:
+        """Formats exceptions."""
+        return self.formatter or logging.Formatter()
+
+
+def _adopt_foreign_logs(log: EventLog) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [_EventHandler(log)]
+    root.setLevel(logging.WARNING)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the process; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m gateway.app", description=__doc__)
+    for name, meaning in (
+        ("--listen-fd", "listening socket"),
+        ("--control-fd", "control channel"),
+        ("--metrics-fd", "metrics memory"),
+    ):
+        parser.add_argument(name, type=int, required=True, help=f"descriptor of the inherited {meaning}")
+    options = parser.parse_args(argv)
+    try:
+        uvloop.run(serve(options.listen_fd, options.control_fd, options.metrics_fd))
+    except GatewayError as error:
+        print(f"gateway process: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
