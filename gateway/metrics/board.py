@@ -47,13 +47,14 @@ class Board:
     @classmethod
     def attach(cls, layout: Layout, fd: int) -> Board:
         """
-        Open inherited cells.
+        Open inherited cells; the descriptor is ours from now on and closed on failure.
 
         Raises:
             ControlUnavailable: The supervisor laid the cells out differently (it runs another release).
         """
         found = os.fstat(fd).st_size
         if found != layout.size_bytes:
+            os.close(fd)
             raise ControlUnavailable(
                 f"expected a metrics board of {layout.size_bytes} bytes from the supervisor, found {found}",
                 fix="stop the supervisor and start it again, so that both run the same release",

@@ -1,0 +1,166 @@
+"""The view of the fleet: snapshots, names, readiness, waiting for a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.fleet import FleetView
+from gateway.types import FleetSnapshot, WorkerState, WorkerView
+
+pytestmark = pytest.mark.anyio
+
+MakeSnapshot = Callable[..., FleetSnapshot]
+MakeWorker = Callable[..., WorkerView]
+
+
+@pytest.fixture
+def view(clock: Any) -> FleetView:
+    return FleetView(clock)
+
+
+def test_an_older_snapshot_is_ignored(view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker) -> None:
+    """Versions only grow, whatever the order of arrival."""
+    assert view.apply(snapshot(5, worker("llama-0")))
+    assert not view.apply(snapshot(4))
+    assert not view.apply(snapshot(5))
+
+    assert ["llama-0"] == [member.view.name for member in view.members("llama")]
+
+
+def test_a_new_snapshot_of_the_same_launch_keeps_its_counts(
+    view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker
+) -> None:
+    """A change of state is no new launch."""
+    view.apply(snapshot(1, worker("llama-0")))
+    view.members("llama")[0].enter(1000.0)
+
+    view.apply(snapshot(2, worker("llama-0", WorkerState.UNHEALTHY)))
+
+    assert 1 == view.in_flight
+    assert WorkerState.UNHEALTHY is view.members("llama")[0].view.state
+
+
+def test_names_and_aliases_mean_their_model_and_nothing_else_does(view: FleetView, snapshot: MakeSnapshot) -> None:
+    """Exact match; before the first snapshot nothing is known."""
+    assert view.resolve("llama") is None
+    view.apply(snapshot(1))
+
+    for name in ("llama", "default"):
+        model = view.resolve(name)
+        assert model is not None
+        assert "llama" == model.name
+    for name in ("", "Llama", "llama "):
+        assert view.resolve(name) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "ready_ago_s", "expected"),
+    [
+        (WorkerState.READY, None, True),
+        (WorkerState.STARTING, 119.0, True),
+        (WorkerState.BACKOFF, 1.0, True),
+        (WorkerState.UNHEALTHY, 1.0, True),
+        (WorkerState.STOPPING, 1.0, True),
+        (WorkerState.STARTING, 120.0, False),
+        (WorkerState.STARTING, None, False),
+        (WorkerState.DRAINING, 1.0, False),
+        (WorkerState.STOPPED, 1.0, False),
+        (WorkerState.FAILED, 1.0, False),
+    ],
+)
+async def test_ready_means_a_worker_serves_or_comes_back_soon(
+    view: FleetView,
+    snapshot: MakeSnapshot,
+    worker: MakeWorker,
+    state: WorkerState,
+    ready_ago_s: float | None,
+    expected: bool,
+) -> None:
+    """The rule of `/ready`, and the same for waiting: nobody waits for what does not come."""
+    since_s = None if ready_ago_s is None else 1000.0 - ready_ago_s
+    view.apply(snapshot(1, worker("llama-0", state, was_ready_at_s=since_s)))
+
+    assert expected is view.ready
+    if not expected:
+        with anyio.fail_after(5):
+            assert not await view.wait_for_worker("llama", timeout_s=1000.0)
+
+
+def test_not_ready_without_snapshot_while_draining_or_with_a_model_nobody_serves(
+    clock: Any,
+    snapshot: MakeSnapshot,
+    worker: MakeWorker,
+) -> None:
+    """A process that knows nothing, or is told to go, takes no traffic."""
+    assert not FleetView(clock).ready
+
+    draining = FleetView(clock)
+    draining.apply(snapshot(1, worker("llama-0"), draining=True))
+    assert not draining.ready
+
+    told = FleetView(clock)
+    told.apply(snapshot(1, worker("llama-0")))
+    assert told.ready
+    told.drain()
+    assert told.draining
+    assert not told.ready
+
+    empty = FleetView(clock)
+    empty.apply(snapshot(1))
+    assert not empty.ready
+
+
+async def test_a_waiter_wakes_when_the_worker_is_ready(
+    view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker
+) -> None:
+    """A restart of the only worker makes requests wait, not fail."""
+    view.apply(snapshot(1, worker("llama-0", WorkerState.BACKOFF, was_ready_at_s=999.0)))
+    answers: list[bool] = []
+
+    async def wait() -> None:
+        answers.append(await view.wait_for_worker("llama", timeout_s=60.0))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            view.apply(snapshot(2, worker("llama-0", WorkerState.STARTING, launch="2", was_ready_at_s=999.0)))
+            await anyio.wait_all_tasks_blocked()
+            assert [] == answers
+            view.apply(snapshot(3, worker("llama-0", launch="2")))
+
+    assert [True] == answers
+
+
+@pytest.mark.parametrize("end", ["failed", "drain", "timeout"])
+async def test_a_waiter_gives_up_when_there_is_no_hope(
+    view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker, end: str
+) -> None:
+    """The worker is given up, the process drains, or the time is over."""
+    view.apply(snapshot(1, worker("llama-0", WorkerState.STARTING, was_ready_at_s=999.0)))
+    answers: list[bool] = []
+
+    async def wait() -> None:
+        answers.append(await view.wait_for_worker("llama", timeout_s=0.01 if end == "timeout" else 60.0))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            if end == "failed":
+                view.apply(snapshot(2, worker("llama-0", WorkerState.FAILED, was_ready_at_s=999.0)))
+            elif end == "drain":
+                view.drain()
+
+    assert [False] == answers
+
+
+async def test_a_ready_worker_needs_no_waiting(view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker) -> None:
+    """True at once, even with no time at all."""
+    view.apply(snapshot(1, worker("llama-0")))
+
+    assert await view.wait_for_worker("llama", timeout_s=0.0)

@@ -1,0 +1,237 @@
+"""The log: one line per event, whole, without anything secret, and bounded when errors repeat."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.log import EventLog, request_fields
+from gateway.types import Endpoint, ExchangeRecord, Family, Outcome, Phase, RetryReason, Stage
+
+
+@dataclass
+class FakeClock:
+    now_s: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def unix(self) -> float:
+        return 1_764_441_913.908 + self.now_s
+
+
+@pytest.fixture
+def lines() -> list[bytes]:
+    return []
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def record(**more: Any) -> ExchangeRecord:
+    fields: dict[str, Any] = {"model": "llama", "tenant": "ci", "outcome": Outcome.OK, "status": 200} | more
+    return ExchangeRecord("req-1", Endpoint.CHAT_COMPLETIONS, Family.CHAT, 12.5, **fields)
+
+
+def test_an_event_is_one_json_line_with_time_level_and_name_first(lines: list[bytes], clock: FakeClock) -> None:
+    """ISO 8601 in UTC, to the millisecond."""
+    EventLog(lines.append, clock, context={"slot": 0}).event("worker_ready", worker="llama-0", folder=Path("/m"))
+
+    assert [
+        b'{"time":"2025-11-29T18:45:13.908Z","level":"info","event":"worker_ready","slot":0,'
+        b'"worker":"llama-0","folder":"/m"}\n'
+    ] == lines
+
+
+def test_text_is_for_people(lines: list[bytes], clock: FakeClock) -> None:
+    """The same fields, readable; what is not one word is quoted."""
+    EventLog(lines.append, clock, "text").event("worker_failed", level="error", why="out of memory", worker="llama-0")
+
+    assert [b'2025-11-29T18:45:13.908Z error   worker_failed why="out of memory" worker=llama-0\n'] == lines
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+@given(value=st.text())
+def test_no_value_can_forge_a_line(style: Any, value: str) -> None:
+    """Newlines, quotes, control characters: always exactly one line of valid UTF-8, from which the value comes back."""
+    lines: list[bytes] = []
+
+    EventLog(lines.append, FakeClock(), style).event("event", detail=value)
+
+    assert [b"\n"] == [line[-1:] for line in lines]
+    assert 1 == lines[0].count(b"\n")
+    if style == "json":
+        assert value == json.loads(lines[0])["detail"]
+    else:
+        assert lines[0].decode().rstrip("\n").isprintable()
+
+
+@given(st.text().map(lambda text: text + "\udc80"))
+def test_a_file_name_that_is_no_utf8_is_written_escaped(value: str) -> None:
+    """Such a name must not cost the line that mentions it."""
+    lines: list[bytes] = []
+
+    EventLog(lines.append, FakeClock()).event("event", path=value)
+
+    assert "\\udc80" in json.loads(lines[0])["path"]
+
+
+def test_the_request_line_has_ids_outcome_phases_and_tokens(lines: list[bytes], clock: FakeClock) -> None:
+    """Everything an operator greps for, times in milliseconds."""
+    finished = record(
+        stream=True,
+        worker="llama-0",
+        upstream_request_id="req-1-a",
+        attempts=2,
+        retries=[RetryReason.CONNECT],
+        duration_s=1.5,
+        ttft_s=0.25,
+        tpot_s=0.0125,
+        prompt_tokens=10,
+        cached_tokens=0,
+        output_tokens=20,
+        finish_reasons=("stop",),
+        events=21,
+        bytes_in=100,
+        bytes_out=5000,
+        policy="least_loaded",
+        decision="tie",
+        stages={Stage.ROUTING: 0.00001234},
+    )
+
+    EventLog(lines.append, clock).request(finished)
+
+    written = json.loads(lines[0])
+    del written["time"]
+    assert {
+        "level": "info",
+        "event": "request",
+        "request_id": "req-1",
+        "upstream_request_id": "req-1-a",
+        "endpoint": "/v1/chat/completions",
+        "model": "llama",
+        "tenant": "ci",
+        "worker": "llama-0",
+        "outcome": "ok",
+        "status": 200,
+        "stream": True,
+        "attempts": 2,
+        "retries": ["connect"],
+        "policy": "least_loaded",
+        "decision": "tie",
+        "duration_ms": 1500.0,
+        "ttft_ms": 250.0,
+        "tpot_ms": 12.5,
+        "routing_ms": 0.012,
+        "prompt_tokens": 10,
+        "cached_tokens": 0,
+        "output_tokens": 20,
+        "finish_reasons": ["stop"],
+        "events": 21,
+        "bytes_in": 100,
+        "bytes_out": 5000,
+    } == written
+
+
+def test_what_was_never_reached_is_left_out() -> None:
+    """A refused request has no worker, tokens or first token; a status of None says that nothing was sent."""
+    fields = request_fields(record(outcome=Outcome.CLIENT_CLOSED, status=None, disconnect=Phase.QUEUED))
+
+    always = {"request_id", "endpoint", "model", "outcome", "status", "stream", "bytes_in", "bytes_out"}
+    assert always | {"tenant", "disconnect"} == set(fields)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_our_faults_are_warnings_and_clients_are_not(lines: list[bytes], clock: FakeClock, outcome: Outcome) -> None:
+    """So that a filter by level shows what an operator can mend."""
+    EventLog(lines.append, clock).request(record(outcome=outcome))
+
+    quiet = outcome in (Outcome.OK, Outcome.CLIENT_ERROR, Outcome.CLIENT_CLOSED, Outcome.REJECTED)
+    assert ("info" if quiet else "warning") == json.loads(lines[0])["level"]
+
+
+def test_repeated_errors_are_written_once_in_a_while_with_the_number_left_out(
+    lines: list[bytes], clock: FakeClock
+) -> None:
+    """For each subject on its own; the first is written at once."""
+    log = EventLog(lines.append, clock)
+    for _ in range(500):
+        log.repeated("probe_failed", about="llama-0", error="refused")
+        log.repeated("probe_failed", about="llama-1", error="refused")
+    assert ["llama-0", "llama-1"] == [json.loads(line)["about"] for line in lines]
+
+    clock.now_s += 10
+    log.repeated("probe_failed", about="llama-0", error="refused")
+    clock.now_s += 10
+    log.repeated("probe_failed", about="llama-0", error="refused")
+
+    assert [499, None] == [json.loads(line).get("left_out") for line in lines[2:]]
+
+
+def test_what_is_remembered_of_repetitions_is_bounded(lines: list[bytes], clock: FakeClock) -> None:
+    """Whatever the subjects are."""
+    log = EventLog(lines.append, clock)
+    for number in range(5000):
+        log.repeated("odd", about=str(number))
+
+    assert len(log._repetitions) <= 1024
+
+
+def test_a_bound_log_adds_its_fields_and_leaves_the_other_alone(lines: list[bytes], clock: FakeClock) -> None:
+    """Context is passed on, never shared."""
+    log = EventLog(lines.append, clock, context={"slot": 1})
+    log.bind(worker="llama-0").event("one")
+    log.event("two")
+
+    assert [{"slot": 1, "worker": "llama-0"}, {"slot": 1}] == [
+        {key: value for key, value in json.loads(line).items() if key in ("slot", "worker")} for line in lines
+    ]
+
+
+def test_structlog_s_global_configuration_is_not_touched(lines: list[bytes], clock: FakeClock) -> None:
+    """Two logs in one process, and whatever the embedding program configures, stay apart."""
+    EventLog(lines.append, clock).event("one")
+
+    assert not structlog.is_configured()
+
+
+def test_auto_is_json_unless_on_a_terminal(clock: FakeClock) -> None:
+    """A file is no terminal."""
+
+    class Terminal(io.BytesIO):
+        def isatty(self) -> bool:
+            return True
+
+    file, terminal = io.BytesIO(), Terminal()
+    EventLog.to_file(file, clock).event("one")
+    EventLog.to_file(terminal, clock).event("one")
+
+    assert file.getvalue().startswith(b"{")
+    assert terminal.getvalue().startswith(b"2025-")
+
+
+def test_a_full_disk_or_a_closed_file_costs_lines_not_requests(clock: FakeClock) -> None:
+    """The log never raises into the request path."""
+
+    class Full(io.BytesIO):
+        def write(self, line: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    closed = io.BytesIO()
+    log = EventLog.to_file(closed, clock)
+    closed.close()
+
+    log.event("one")
+    EventLog.to_file(Full(), clock, "json").request(record())
+
+    assert closed.closed
