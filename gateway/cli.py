@@ -24,6 +24,7 @@ from gateway.config.load import explain, load_settings, settings_from_mapping
 from gateway.config.settings import Engine, Settings
 from gateway.control.admin_client import AdminClient
 from gateway.control.composition import Terminal, plan_workers, serve
+from gateway.control.machine import machine_from
 from gateway.control.preparation import (
     LaunchEnvironment,
     Surroundings,
@@ -45,7 +46,6 @@ from gateway.setup.model import built_default_model
 from gateway.setup.progress import ProgressPrinter
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import command_line
-from gateway.workers.machine import NvmlInventory, discover_machine
 from gateway.workers.spec import DEFAULT_ENGINE
 
 DEFAULT_PORTS = {"listen": 8000, "admin": 8001}
@@ -157,13 +157,14 @@ def up(
                 if value is not None:
                     raise ConfigurationError(f"{option} goes with MODEL; with a file, set it there")
             return _overridden(load_settings(config), host, port, admin_port, engine_python)
+        facts = gather_facts(around.environ, cache=around.directories.cache, ports=())
         document = document_for_model(
             model,
             name=name,
             replicas=replicas,
             engine_python=engine_python,
-            facts=gather_facts(around.environ, cache=around.directories.cache, ports=()),
-            machine=discover_machine(NvmlInventory(), around.environ),
+            facts=facts,
+            machine=machine_from(facts, around.environ),
             folder=folder,
         )
         return _overridden(settings_from_mapping(document, folder), host, port, admin_port, None)
@@ -189,7 +190,7 @@ def check(
     engines = {name: _expected_engine(engine, facts, around) for name, engine in engines_in_use(settings).items()}
     state = StateDir(around.directories.state)
     print(f"{file}: no problem found")
-    for spec in plan_workers(settings, around, engines, state.logs, state.root / "run"):
+    for spec in plan_workers(settings, facts, around, engines, state.logs, state.root / "run"):
         if spec.static is not None:
             print(f"\n# {spec.name}: static worker {spec.static.url}")
             continue

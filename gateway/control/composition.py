@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from gateway.control.admin import TcpGuard, admin_app
 from gateway.control.admin_server import UvicornAdminServer
 from gateway.control.console import ConsoleWatcher
 from gateway.control.gateway_process import gateway_argv
+from gateway.control.machine import machine_from
 from gateway.control.preparation import (
     LaunchEnvironment,
     Surroundings,
@@ -37,10 +37,13 @@ from gateway.errors import EnvironmentProblem
 from gateway.log import EventLog
 from gateway.setup.doctor import Severity
 from gateway.setup.facts import PROXY_VARIABLES, MachineFacts
+from gateway.types import WorkerAddress
 from gateway.workers.actor import actor_for
-from gateway.workers.local import local_services
-from gateway.workers.machine import NvmlInventory, discover_machine
 from gateway.workers.platform import adopt_orphans
+from gateway.workers.ports import LoopbackPorts
+from gateway.workers.probe import HttpProber
+from gateway.workers.process import SessionLauncher
+from gateway.workers.services import Prober, WorkerServices
 from gateway.workers.spec import WorkerSpec, specs_from_settings
 
 
@@ -96,6 +99,7 @@ def sweep_leftovers(state: StateDir, console: Console) -> None:
 
 def plan_workers(
     settings: Settings,
+    facts: MachineFacts,
     around: Surroundings,
     engines: Mapping[str, LaunchEnvironment],
     log_dir: Path,
@@ -105,7 +109,7 @@ def plan_workers(
     return specs_from_settings(
         settings,
         engines,
-        machine=discover_machine(NvmlInventory(), around.environ),
+        machine=machine_from(facts, around.environ),
         log_dir=log_dir,
         runtime_dir=runtime_dir,
         new_secret=secrets.token_urlsafe,
@@ -130,7 +134,7 @@ def _prepared(
             console.print(f"warning: {finding.sentence}. To mend it: {finding.fix}", markup=False, soft_wrap=True)
     engines = prepare_engines(settings, facts, around, base_python=sys.executable)
     prepared = prepare_models(settings, engines, around, folder=folder)
-    return prepared, lambda logs, runtime: plan_workers(prepared, around, engines, logs, runtime)
+    return prepared, lambda logs, runtime: plan_workers(prepared, facts, around, engines, logs, runtime)
 
 
 async def _supervise(
@@ -148,8 +152,14 @@ async def _supervise(
         terminal.console, clock, tuple(settings.models), proxied=not lowered.isdisjoint(PROXY_VARIABLES)
     )
     plain = EventLog.to_file(terminal.log_file, clock, settings.logging.format)
-    local = local_services(environ, settings.watch, clock)
-    services = dataclasses.replace(local, launcher=RecordingLauncher(local.launcher, state.records))
+    services = WorkerServices(
+        launcher=RecordingLauncher(SessionLauncher(clock), state.records),
+        prober=_prober_factory(settings),
+        ports=LoopbackPorts(),
+        environ=environ,
+        new_launch_id=lambda: secrets.token_hex(8),
+        clock=clock,
+    )
 
     def make_admin(supervisor: Supervisor) -> AdminServer:
         app = admin_app(supervisor, Scraper(clock))
@@ -169,3 +179,8 @@ async def _supervise(
         watcher=watcher,
     )
     await Supervisor(plan).run()
+
+
+def _prober_factory(settings: Settings) -> Callable[[WorkerAddress, str | None, str], Prober]:
+    timeout_s = settings.watch.probe_timeout_s
+    return lambda address, key, model: HttpProber(address, key, model, timeout_s=timeout_s)
