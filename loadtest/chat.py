@@ -1,0 +1,77 @@
+"""One streamed chat request, from scheduling to its entry in the books; the same for Locust and for tests."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from loadtest.http_client import Client, Exchange, TransportFailure, build_request
+from loadtest.ledger import Ledger, RequestRecord
+from loadtest.outcomes import Outcome
+from loadtest.sse import EventSplitter
+from loadtest.stream_timing import StreamTimer
+from loadtest.target import Target
+
+CHAT_PATH = "/v1/chat/completions"
+
+
+@dataclass(slots=True)
+class ChatCall:
+    """A request in progress. `finish` settles it exactly once, whatever happened."""
+
+    ledger: Ledger
+    started: float
+    """perf_counter at the start of the run."""
+    scheduled_at: float = field(default_factory=time.perf_counter)
+    exchange: Exchange = field(default_factory=Exchange)
+    timer: StreamTimer = field(default_factory=StreamTimer)
+
+    def perform(self, client: Client, target: Target, body: bytes, api_key: str | None) -> RequestRecord:
+        """Sends the request, reads the answer and settles it; a failure is a record, not an exception."""
+        splitter = EventSplitter()
+
+        def on_data(now: float, piece: bytes) -> bool:
+            for data in splitter.feed(piece):
+                self.timer.event(now, data)
+            return self.timer.done
+
+        try:
+            client.exchange(build_request("POST", CHAT_PATH, target, body, api_key), on_data, self.exchange)
+        except TransportFailure as failure:
+            if self.timer.error is None and not self.timer.done:
+                return self.finish(failure.outcome, failure.detail)
+        if self.exchange.status != 200:
+            text = self.exchange.body.decode(errors="replace")[:500]
+            return self.finish(Outcome.HTTP_STATUS, f"HTTP {self.exchange.status}: {text}")
+        return self.finish(*self.timer.outcome(body_complete=self.exchange.body_complete))
+
+    def interrupted(self) -> None:
+        """The run ended before this request did."""
+        if self.exchange.sent:
+            self.finish(Outcome.CUT_AT_END, "still running when the time to finish was over")
+        else:
+            self.ledger.settle_unsent()
+
+    def finish(self, outcome: Outcome, detail: str) -> RequestRecord:
+        """Writes the request into the books."""
+        timer, sent_at = self.timer, self.exchange.sent_at if self.exchange.sent else None
+        first, last = timer.first_at, timer.last_at
+        record = RequestRecord(
+            scheduled_s=self.scheduled_at - self.started,
+            sent_s=None if sent_at is None else sent_at - self.started,
+            outcome=outcome,
+            status=self.exchange.status,
+            detail=detail,
+            ttft_s=None if first is None or sent_at is None else first - sent_at,
+            ttft_from_schedule_s=None if first is None else first - self.scheduled_at,
+            e2e_s=None if last is None else last - self.scheduled_at,
+            tpot_s=timer.time_per_output_token,
+            gaps_s=tuple(timer.gaps),
+            prompt_tokens=timer.prompt_tokens,
+            output_tokens=timer.output_tokens,
+            cached_tokens=timer.cached_tokens,
+            token_events=timer.token_events,
+            ended_s=time.perf_counter() - self.started,
+        )
+        self.ledger.settle(record)
+        return record

@@ -1,0 +1,116 @@
+"""
+The chat scenario on Locust: closed-loop users, own books, and an end that loses no stream.
+
+Locust sees one event per request, so its totals agree with the books and are not polluted by token events. Import this
+only in a process that gevent has patched: see `__main__`.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gevent
+from locust import User, constant, task
+from locust.env import Environment
+
+from loadtest.chat import ChatCall
+from loadtest.http_client import Client
+from loadtest.ledger import Ledger
+from loadtest.outcomes import Outcome
+from loadtest.target import Target
+from loadtest.workload import ChatPlan, chat_bodies
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """How many users for how long. `drain_s` is the time streams get to finish after the end."""
+
+    target: Target
+    chat: ChatPlan
+    users: int
+    duration_s: float
+    drain_s: float = 60.0
+    api_key: str | None = None
+
+
+class FailedRequestError(Exception):
+    """What Locust is told about a request that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocustTotals:
+    """Locust's own count, to check the books against."""
+
+    requests: int
+    failures: int
+
+
+def run_chat(plan: RunPlan, ledger: Ledger, progress: Callable[[float], None]) -> LocustTotals:
+    """
+    Runs the scenario to its end and fills the books; `progress` gets the elapsed seconds about once a second.
+
+    An interrupt (Ctrl-C) ends the run early: streams in flight still finish.
+    """
+    environment = Environment(user_classes=[_user_class(plan, ledger)], stop_timeout=plan.drain_s)
+    runner = environment.create_local_runner()
+    gc.collect()
+    gc.freeze()  # what exists now never dies: collections during the run look at new objects only
+    started = time.perf_counter()
+    runner.start(plan.users, spawn_rate=max(plan.users, 1))
+    try:
+        while (left := plan.duration_s - (time.perf_counter() - started)) > 0:
+            gevent.sleep(min(1.0, left))
+            progress(time.perf_counter() - started)
+    except KeyboardInterrupt:
+        progress(time.perf_counter() - started)
+    runner.stop()  # returns when every user has finished its request, or `stop_timeout` has passed
+    runner.quit()
+    gc.unfreeze()
+    return LocustTotals(environment.stats.total.num_requests, environment.stats.total.num_failures)
+
+
+def _user_class(plan: RunPlan, ledger: Ledger) -> type[User]:
+    numbers = iter(range(1_000_000_000))
+    started = time.perf_counter()
+
+    class ChatUser(User):
+        """Asks, reads the whole answer, asks again."""
+
+        wait_time = constant(0)
+
+        def on_start(self) -> None:
+            """A connection and a series of prompts of its own."""
+            self.client = Client(plan.target)
+            self.bodies = chat_bodies(plan.chat, next(numbers))
+
+        def on_stop(self) -> None:
+            """Closes the connection."""
+            self.client.close()
+
+        @task
+        def chat(self) -> None:
+            """One request."""
+            body = next(self.bodies)
+            ledger.schedule()
+            call = ChatCall(ledger, started)
+            try:
+                record = call.perform(self.client, plan.target, body, plan.api_key)
+            except gevent.GreenletExit:
+                call.interrupted()
+                raise
+            failed = record.outcome is not Outcome.OK
+            self.environment.events.request.fire(
+                request_type="SSE",
+                name="chat",
+                response_time=1000 * (record.ended_s - record.scheduled_s),
+                response_length=record.token_events,
+                exception=FailedRequestError(f"{record.outcome}: {record.detail}") if failed else None,
+                context={},
+            )
+            if failed and record.sent_s is None:
+                gevent.sleep(0.1)  # nothing answers: no busy loop against a closed port
+
+    return ChatUser
