@@ -19,6 +19,9 @@ from gateway.config.settings import Settings
 from gateway.config.wording import findings
 from gateway.errors import ConfigurationError, ConfigurationProblems, UnknownKeyError
 
+MAX_FILE_BYTES = 1024 * 1024
+"""The parser takes seconds for a megabyte; whoever gives us more has named the wrong file."""
+
 
 def load_settings(path: Path) -> Settings:
     """
@@ -114,7 +117,12 @@ class DiskFiles:
 
 def _examine(path: Path) -> tuple[Document, list[Finding], Settings | None]:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+        if len(raw) > MAX_FILE_BYTES:
+            message = f"expected a configuration of at most {MAX_FILE_BYTES} bytes, found more"
+            return Document(), [Finding((), message)], None
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         return Document(), [Finding((), f"expected UTF-8 text, found byte {exc.object[exc.start]:#04x}")], None
     except OSError as exc:
