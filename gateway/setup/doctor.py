@@ -17,7 +17,6 @@ from gateway.setup.sizes import LIGHT, MODEL, Size, megabytes
 
 GIB = 1024 * MIB
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
-OLDEST_GLIBC = (2, 28)
 # One CPU worker holds about 2.8 GB resident with the embedded model; below this it is killed while it starts.
 MEMORY_NEEDED = 3 * GIB
 MEMORY_WANTED = 5 * GIB
@@ -150,14 +149,26 @@ def _platform(facts: MachineFacts, build: EngineBuild | None) -> Iterable[Findin
             f"builds of vLLM exist for x86_64 and aarch64, this machine is {facts.machine}",
             "make serve ENGINE_PYTHON=/path/to/your/vllm/bin/python",
         )
+    if build is None:
+        return
     name, major, minor = facts.libc
-    if build is not None and (name != "glibc" or (major, minor) < OLDEST_GLIBC):
+    oldest = build.glibc_aarch64 if facts.machine == "aarch64" else build.glibc
+    if name != "glibc" or (major, minor) < oldest:
+        wanted = ".".join(map(str, oldest))
         found = f"{name} {major}.{minor}" if name else "another C library"
         yield Finding(
             Severity.BLOCKER,
             "glibc",
-            f"builds of vLLM need glibc 2.28 or newer (manylinux_2_28), found {found}",
-            "use a newer distribution (Debian 10, Ubuntu 20.04, RHEL 8 or later) or a container of one",
+            f"{build.title} needs glibc {wanted} or newer (manylinux_{wanted.replace('.', '_')}), found {found}",
+            "use a newer distribution (Debian 12, Ubuntu 22.04, RHEL 9 or later) or a container of one",
+        )
+    if build.newest_python < facts.python[:2] <= NEWEST_PYTHON:
+        newest = ".".join(map(str, build.newest_python))
+        yield Finding(
+            Severity.BLOCKER,
+            "engine_python",
+            f"{build.title} exists for Python up to {newest}, {facts.executable} is {facts.python[0]}.{facts.python[1]}",
+            f"make serve PYTHON=python{newest}",
         )
 
 

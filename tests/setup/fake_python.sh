@@ -47,7 +47,7 @@ case "$*" in
   step torch-end
   ;;
 *"-m pip install "*)
-  [ -z "${FAKE_GATE:-}" ] || { echo gate >>"$FAKE_WORK/trace"; read -r line <"$FAKE_GATE"; }
+  [ -z "${FAKE_GATE:-}" ] || { step gate; read -r line <"$FAKE_GATE"; }
   fail_if pip
   for package in first second third; do
     step "pip-$package"

@@ -98,6 +98,48 @@ def test_of_two_runs_at_once_the_second_waits_says_so_and_builds_nothing(fake: F
     fake.assert_never_two_writers()
 
 
+@pytest.mark.parametrize("what", ["light", "engine"])
+def test_the_orphan_of_a_killed_run_keeps_others_out_until_it_has_ended(fake: FakeMachine, what: str) -> None:
+    """kill -9 of the builder does not stop pip; a second run must not install into the same folder beside it."""
+    gate = fake.fifo("gate")
+    events = fake.fifo("events")
+    try:
+        first = fake.start(what)
+        while "gate" not in lines_of(events).split():
+            pass
+        first.kill()
+        first.wait(10)
+        del fake.environ["FAKE_EVENTS"]
+        second = fake.start(what)
+        assert second.stdout is not None
+        said = second.stdout.readline()
+        os.write(gate, b"go\n" * 3)
+        code = second.wait(20)
+    finally:
+        os.close(gate)
+        os.close(events)
+
+    assert said.startswith(f"waiting process {first.pid} is installing into ")
+    assert code == 0
+    assert fake.finished(what)
+    fake.assert_never_two_writers()
+
+
+@pytest.mark.parametrize("what", list(STEPS))
+def test_leftovers_of_an_unfinished_build_are_gone_after_the_next(fake: FakeMachine, what: str) -> None:
+    """It starts from nothing: a half-written package can look installed to pip."""
+    built = fake.build(what)
+    (marker,) = fake.folder.rglob(".complete.json")
+    marker.unlink()
+    leftover = marker.with_name("leftover")
+    leftover.write_text("", encoding="utf-8")
+
+    rebuilt = fake.build(what)
+
+    assert rebuilt == built
+    assert not leftover.exists()
+
+
 @pytest.mark.parametrize("what", list(STEPS))
 def test_what_is_finished_is_not_built_again(fake: FakeMachine, what: str) -> None:
     """The second run starts no program at all."""
