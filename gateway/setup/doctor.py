@@ -163,11 +163,11 @@ def _platform(facts: MachineFacts, build: EngineBuild | None) -> Iterable[Findin
             "use a newer distribution (Debian 12, Ubuntu 22.04, RHEL 9 or later) or a container of one",
         )
     if build.newest_python < facts.python[:2] <= NEWEST_PYTHON:
-        newest = ".".join(map(str, build.newest_python))
+        newest, here = (".".join(map(str, one)) for one in (build.newest_python, facts.python[:2]))
         yield Finding(
             Severity.BLOCKER,
             "engine_python",
-            f"{build.title} exists for Python up to {newest}, {facts.executable} is {facts.python[0]}.{facts.python[1]}",
+            f"{build.title} exists for Python up to {newest}, {facts.executable} is {here}",
             f"make serve PYTHON=python{newest}",
         )
 
