@@ -28,9 +28,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What can be shared out: GPUs that CUDA_VISIBLE_DEVICES leaves us, and the cores we may run on."""
+    """
+    What can be shared out: GPUs that CUDA_VISIBLE_DEVICES leaves us, logical CPUs, and of those one per physical core.
+    """
 
     gpus: tuple[Gpu, ...] = ()
+    cores: tuple[int, ...] = ()
     cpus: tuple[int, ...] = ()
 
 
@@ -47,16 +50,18 @@ def place(wanted: Sequence[tuple[str, Model, Literal["cpu", "cuda"]]], machine: 
     Slots of every model's replicas, by model name.
 
     GPUs that the configuration lists go to the replicas in order. Otherwise each worker takes the least used free GPUs,
-    the one with most free memory first. Cores are cut into disjoint, equal runs over all CPU workers together (vLLM's
-    own binding puts two workers on the same core of a small machine); with more workers than cores, or tensor
-    parallelism (one set per rank would be needed), nothing is bound.
+    the one with most free memory first.
+
+    Two or more CPU workers get disjoint cores, because vLLM's own binding puts two workers on the same core of a small
+    machine. One CPU worker alone is left to vLLM, and so are tensor parallel ones (they would need a set per rank) and
+    more workers than there are CPUs.
 
     Raises:
         ConfigurationError: listed GPUs do not exist or do not suffice, or no free GPU is left.
     """
     load = {gpu.index: 0 for gpu in machine.gpus}
     cpu_workers = sum(model.launched for _, model, variant in wanted if variant == "cpu")
-    core_sets = _split(machine.cpus, cpu_workers)
+    core_sets = _split(machine.cores, cpu_workers) or _split(machine.cpus, cpu_workers)
     slots: dict[str, tuple[Slot, ...]] = {}
     for name, model, variant in wanted:
         if variant == "cuda":
@@ -106,9 +111,14 @@ def _window(listed: Sequence[int], start: int, size: int) -> tuple[int, ...]:
 
 
 def _split(cpus: Sequence[int], parts: int) -> list[tuple[int, ...]]:
-    """Disjoint runs of equal length, the remainder left unused; none when there are fewer cores than parts."""
-    if parts == 0 or len(cpus) < parts:
+    """
+    Disjoint runs of equal length; none for one part, or when there are fewer CPUs than parts.
+
+    From three on one CPU of each run stays free: the API server and the engine's scheduler run beside its threads.
+    """
+    if parts < 2 or len(cpus) < parts:
         return []
     each = len(cpus) // parts
     ordered = sorted(cpus)
-    return [tuple(ordered[part * each : (part + 1) * each]) for part in range(parts)]
+    used = each - 1 if each > 2 else each
+    return [tuple(ordered[part * each : part * each + used]) for part in range(parts)]

@@ -7,6 +7,8 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import anyio
 
@@ -65,3 +67,21 @@ def adopt_orphans() -> bool:
         with contextlib.suppress(OSError, AttributeError):
             return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     return False
+
+
+def one_per_core(cpus: Sequence[int]) -> tuple[int, ...]:
+    """The first of `cpus` on each physical core; all of them where the system does not tell."""
+    chosen: dict[str, int] = {}
+    for cpu in cpus:
+        chosen.setdefault(_siblings(cpu), cpu)
+    return tuple(chosen.values())
+
+
+def _siblings(cpu: int) -> str:
+    """The logical CPUs of the same core, as the kernel writes them; the CPU itself where it does not."""
+    try:
+        return (
+            Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii").strip()
+        )
+    except OSError:
+        return str(cpu)
