@@ -24,7 +24,7 @@ from gateway.config.load import explain, load_settings, settings_from_mapping
 from gateway.config.settings import Engine, Settings
 from gateway.control.admin_client import AdminClient
 from gateway.control.composition import Terminal, plan_workers, serve
-from gateway.control.machine import machine_from
+from gateway.control.machine import machine_from, with_listed_gpus
 from gateway.control.preparation import (
     LaunchEnvironment,
     Surroundings,
@@ -37,7 +37,7 @@ from gateway.control.state_dir import StateDir
 from gateway.control.status_view import status_view
 from gateway.control.worker_logs import follow, log_path, tail
 from gateway.errors import ConfigurationError, ConfigurationProblems, EnvironmentProblem, GatewayError
-from gateway.setup.builds import suitable_build
+from gateway.setup.builds import CUDA_13, suitable_build
 from gateway.setup.directories import directories
 from gateway.setup.doctor import Purpose, Severity, checks_passed, doctor_report, findings
 from gateway.setup.engine import built_engine, engine_folder
@@ -50,6 +50,7 @@ from gateway.workers.spec import DEFAULT_ENGINE
 
 DEFAULT_PORTS = {"listen": 8000, "admin": 8001}
 WATCH_S = 1.0
+PIPE_COLUMNS = 200
 
 EXIT_CODES = """
 Exit codes: 0 done or stopped on request; 1 unexpected error; 2 wrong configuration or command line; 3 this machine
@@ -187,10 +188,17 @@ def check(
     settings = load_settings(file)
     around = _surroundings()
     facts = machine_facts(settings, around)
-    engines = {name: _expected_engine(engine, facts, around) for name, engine in engines_in_use(settings).items()}
+    machine, missing = with_listed_gpus(machine_from(facts, around.environ), settings)
+    on_gpus = {model.engine for model in settings.models.values() if model.launch.gpus is not None}
+    engines = {
+        name: _expected_engine(engine, facts, around, on_gpus=name in on_gpus)
+        for name, engine in engines_in_use(settings).items()
+    }
     state = StateDir(around.directories.state)
     print(f"{file}: no problem found")
-    for spec in plan_workers(settings, facts, around, engines, state.logs, state.root / "run"):
+    if missing:
+        print(f"note: GPU {', '.join(map(str, missing))} of launch.gpus is not on this machine")
+    for spec in plan_workers(settings, machine, engines, state.logs, state.root / "run"):
         if spec.static is not None:
             print(f"\n# {spec.name}: static worker {spec.static.url}")
             continue
@@ -303,7 +311,8 @@ def _state() -> StateDir:
 
 
 def _console() -> Console:
-    return Console(file=sys.stdout)
+    # A pipe has no width; 80 columns would fold what a program or a log is going to read.
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 
 
 def _command(worker: str, command: str) -> None:
@@ -329,17 +338,17 @@ def _overridden(
     return settings.model_copy(update=update)
 
 
-def _expected_engine(engine: Engine, facts: MachineFacts, around: Surroundings) -> LaunchEnvironment:
+def _expected_engine(engine: Engine, facts: MachineFacts, around: Surroundings, *, on_gpus: bool) -> LaunchEnvironment:
     """The interpreter that `up` would use, whether it is there yet or not."""
-    build = suitable_build(engine.variant, facts) if uses_vllm(engine) else None
-    on_gpu = uses_vllm(engine) and (build.variant == "cuda" if build is not None else bool(facts.gpus))
-    if engine.python is not None:
-        return LaunchEnvironment(engine.python, "cuda" if on_gpu else "cpu")
-    if build is None:
-        return LaunchEnvironment(Path(sys.executable), "cpu")
-    return LaunchEnvironment(
-        engine_folder(build, around.directories.cache) / "bin" / "python", "cuda" if on_gpu else "cpu"
-    )
+    if not uses_vllm(engine):
+        return LaunchEnvironment(engine.python or Path(sys.executable), "cpu")
+    build = suitable_build(engine.variant, facts)
+    if on_gpus and (build is None or build.variant == "cpu"):
+        build = CUDA_13  # the file is meant for another machine
+    if engine.python is not None or build is None:
+        return LaunchEnvironment(engine.python or Path(sys.executable), "cuda" if on_gpus or facts.gpus else "cpu")
+    python = engine_folder(build, around.directories.cache) / "bin" / "python"
+    return LaunchEnvironment(python, "cpu" if build.variant == "cpu" else "cuda")
 
 
 def _placement(gpus: tuple[int, ...], cpus: tuple[int, ...]) -> str:

@@ -18,7 +18,7 @@ from gateway.control.admin import TcpGuard, admin_app
 from gateway.control.admin_server import UvicornAdminServer
 from gateway.control.console import ConsoleWatcher
 from gateway.control.gateway_process import gateway_argv
-from gateway.control.machine import machine_from
+from gateway.control.machine import machine_from, require_gpus
 from gateway.control.preparation import (
     LaunchEnvironment,
     Surroundings,
@@ -39,6 +39,7 @@ from gateway.setup.doctor import Severity
 from gateway.setup.facts import PROXY_VARIABLES, MachineFacts
 from gateway.types import WorkerAddress
 from gateway.workers.actor import actor_for
+from gateway.workers.placement import Machine
 from gateway.workers.platform import adopt_orphans
 from gateway.workers.ports import LoopbackPorts
 from gateway.workers.probe import HttpProber
@@ -99,17 +100,16 @@ def sweep_leftovers(state: StateDir, console: Console) -> None:
 
 def plan_workers(
     settings: Settings,
-    facts: MachineFacts,
-    around: Surroundings,
+    machine: Machine,
     engines: Mapping[str, LaunchEnvironment],
     log_dir: Path,
     runtime_dir: Path,
 ) -> tuple[WorkerSpec, ...]:
-    """All workers of the configuration on this machine."""
+    """All workers of the configuration on a machine."""
     return specs_from_settings(
         settings,
         engines,
-        machine=machine_from(facts, around.environ),
+        machine=machine,
         log_dir=log_dir,
         runtime_dir=runtime_dir,
         new_secret=secrets.token_urlsafe,
@@ -132,9 +132,11 @@ def _prepared(
     for finding in found:
         if finding.severity is Severity.WARNING:
             console.print(f"warning: {finding.sentence}. To mend it: {finding.fix}", markup=False, soft_wrap=True)
+    machine = machine_from(facts, around.environ)
     engines = prepare_engines(settings, facts, around, base_python=sys.executable)
+    require_gpus(settings, engines)
     prepared = prepare_models(settings, engines, around, folder=folder)
-    return prepared, lambda logs, runtime: plan_workers(prepared, facts, around, engines, logs, runtime)
+    return prepared, lambda logs, runtime: plan_workers(prepared, machine, engines, logs, runtime)
 
 
 async def _supervise(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 import anyio
@@ -59,7 +60,10 @@ class ConsoleWatcher:
     def stopping(self, reason: str) -> None:
         """See `Watcher`."""
         self._end_live()
-        self._print(f"stopping ({reason}): running requests may finish; once more to end them now")
+        if reason in signal.Signals.__members__:
+            self._print(f"stopping ({reason}): running requests may finish; once more to end them now")
+        else:
+            self._print(f"stopping ({reason})")
 
     def stopped(self, took_s: float) -> None:
         """See `Watcher`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
-from gateway.errors import EnvironmentProblem
+from gateway.config.settings import Settings
+from gateway.errors import ConfigurationError, EnvironmentProblem
 from gateway.setup.doctor import GPU_IDLE
 from gateway.setup.facts import MachineFacts
 from gateway.workers.placement import Gpu, Machine
 from gateway.workers.platform import one_per_core
+from gateway.workers.spec import EngineEnvironmentLike
 
 
 def machine_from(facts: MachineFacts, environ: Mapping[str, str]) -> Machine:
@@ -58,3 +61,25 @@ def visible(gpus: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
             break
         chosen += found
     return tuple(chosen)
+
+
+def with_listed_gpus(machine: Machine, settings: Settings) -> tuple[Machine, tuple[int, ...]]:
+    """
+    The machine as the configuration takes it to be, for `gateway check`: GPUs that it lists and that are not here are
+    added. Their indices come second.
+    """
+    present = {gpu.index for gpu in machine.gpus}
+    listed = {index for model in settings.models.values() if model.launched for index in model.launch.gpus or ()}
+    missing = tuple(sorted(listed - present))
+    return dataclasses.replace(machine, gpus=(*machine.gpus, *(Gpu(index=index) for index in missing))), missing
+
+
+def require_gpus(settings: Settings, engines: Mapping[str, EngineEnvironmentLike]) -> None:
+    """Raise ConfigurationError for a model whose GPUs are listed and whose engine computes on the CPU."""
+    for name, model in settings.models.items():
+        if model.launched and model.launch.gpus is not None and engines[model.engine].variant == "cpu":
+            raise ConfigurationError(
+                f"GPUs are listed, but the engine {model.engine!r} computes on the CPU of this machine; "
+                "remove the key, or see `gateway doctor` for why no GPU is used",
+                key=f"models.{name}.launch.gpus",
+            )

@@ -45,7 +45,7 @@ class ProgressLines:
 
 
 def worker_line(status: WorkerStatus, now_s: float) -> str:
-    """`llama-0      1:07  loading weights 45 %`."""
+    """`llama-0      1:07  loading weights (45%)`."""
     since_s = status.started_at_s if status.started_at_s is not None else status.changed_at_s
     return f"{status.name:<24} {elapsed(now_s - since_s):>6}  {what(status)}"
 
@@ -54,7 +54,7 @@ def what(status: WorkerStatus) -> str:
     """What the worker does now, in words."""
     match status.state:
         case WorkerState.STARTING:
-            percent = "" if status.progress is None else f" {status.progress:.0%}"
+            percent = "" if status.progress is None else f" ({status.progress:.0%})"
             return (status.phase or "starting") + percent
         case WorkerState.READY:
             return "ready"

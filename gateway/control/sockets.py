@@ -17,7 +17,7 @@ BACKLOG = 2048
 
 def is_loopback(host: str) -> bool:
     """True when only this machine can connect to `host`."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

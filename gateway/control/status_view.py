@@ -47,8 +47,8 @@ def status_view(report: StatusReport) -> RenderableType:
 
 def _table(report: StatusReport) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("WORKER", "MODEL", "STATE", "AGE", "PHASE", "PID", "ADDRESS", "GPU"):
-        table.add_column(title, no_wrap=title != "PHASE")
+    for title in ("WORKER", "MODEL", "STATE", "AGE", "PID", "ADDRESS", "GPU"):
+        table.add_column(title, no_wrap=title != "STATE")
     table.add_column("IN FLIGHT", justify="right", no_wrap=True)
     table.add_column("RESTARTS", justify="right", no_wrap=True)
     for worker in report.workers:
@@ -56,9 +56,8 @@ def _table(report: StatusReport) -> Table:
         table.add_row(
             escape(worker.name),
             escape(worker.model),
-            f"[{colour}]{worker.state}[/]",
+            f"[{colour}]{worker.state}[/]{escape(_doing(worker))}",
             elapsed(worker.age_s),
-            escape(worker.phase) + ("" if worker.progress is None else f" {worker.progress:.0%}"),
             "-" if worker.pid is None else str(worker.pid),
             escape(worker.address) or "-",
             ",".join(map(str, worker.gpus)) or "-",
@@ -66,6 +65,12 @@ def _table(report: StatusReport) -> Table:
             str(worker.restarts),
         )
     return table
+
+
+def _doing(worker: WorkerLine) -> str:
+    if worker.state is not WorkerState.STARTING or not worker.phase:
+        return ""
+    return f": {worker.phase}" + ("" if worker.progress is None else f" ({worker.progress:.0%})")
 
 
 def _is_down(worker: WorkerLine) -> bool:

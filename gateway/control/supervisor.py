@@ -50,6 +50,9 @@ from gateway.workers.status import WorkerStatus
 WORKER_STOP_S = 4.0
 _HURRIED_EXIT_S = 1.0
 
+FAILURE = "failure"
+"""The reason of a stop that nobody asked for; the error that `run` raises says more."""
+
 
 class AdminServer(Protocol):
     """Serves the admin API until cancelled."""
@@ -321,8 +324,7 @@ class Supervisor(SlotEvents):
         """Is the fleet up, or will it never be?"""
         statuses = self.statuses
         if statuses and not self._ever_ready and all(each.state is WorkerState.FAILED for each in statuses):
-            reasons = dict.fromkeys(f"{each.name}: {each.last_failure}" for each in statuses)
-            self._fail(WorkerStartError("no worker could be started. " + " ".join(reasons), permanent=True))
+            self._fail(WorkerStartError(f"no worker could be started. {_reasons(statuses)}", permanent=True))
             return
         if self._announced or not self._ever_ready or not any(slot.serving for slot in self._slots):
             return
@@ -334,7 +336,7 @@ class Supervisor(SlotEvents):
     def _fail(self, error: GatewayError) -> None:
         if self._fatal is None:
             self._fatal = error
-        self.stop("failure")
+        self.stop(FAILURE)
 
     # What gateway processes say, inwards.
 
@@ -363,6 +365,14 @@ class Supervisor(SlotEvents):
             launch_id = actor.status.launch_id
             load = self._book.of(name, launch_id)
             actor.report_load(load.in_flight, load.silent_s, launch_id=launch_id)
+
+
+def _reasons(statuses: Sequence[WorkerStatus]) -> str:
+    """`m-0, m-1: why.`: each reason once, with the workers that have it."""
+    names: dict[str, list[str]] = {}
+    for status in statuses:
+        names.setdefault(status.last_failure, []).append(status.name)
+    return " ".join(f"{', '.join(workers)}: {reason}" for reason, workers in names.items())
 
 
 async def _all_of(tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]], done: anyio.Event) -> None:

@@ -1,0 +1,165 @@
+"""Launch records: what a killed supervisor leaves is found by its successor, and nothing else is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.clock import SystemClock
+from gateway.control.records import (
+    LAUNCH_ID_VARIABLE,
+    LaunchRecord,
+    RecordingLauncher,
+    boot_id,
+    leftover,
+    start_ticks,
+    sweep,
+)
+from gateway.errors import WorkerStartError
+from gateway.workers.command_line import CommandLine
+from gateway.workers.process import SessionLauncher
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
+# The API server and, in the same session, an engine process that outlives it.
+FAMILY = (
+    sys.executable,
+    "-c",
+    "import subprocess, sys, time\n"
+    f"child = subprocess.Popen({list(SLEEP)!r})\n"
+    "print(child.pid, flush=True); time.sleep(600)",
+)
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes the test starts; whatever is left of their sessions is killed."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        finally:
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def start(started: list[subprocess.Popen[bytes]], argv: tuple[str, ...], **environ: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(argv, start_new_session=True, stdout=subprocess.PIPE, env={**os.environ, **environ})
+    started.append(process)
+    return process
+
+
+def record(process: subprocess.Popen[bytes], **changes: object) -> LaunchRecord:
+    found = LaunchRecord(
+        launch_id="launch",
+        worker="m-0",
+        boot_id=boot_id(),
+        argv=SLEEP,
+        pid=process.pid,
+        start_ticks=start_ticks(process.pid) or 0,
+    )
+    return msgspec.structs.replace(found, **changes)  # type: ignore[arg-type]
+
+
+def write(folder: Path, *records: LaunchRecord) -> None:
+    for each in records:
+        (folder / f"{each.launch_id}.json").write_bytes(msgspec.json.encode(each))
+
+
+def test_a_whole_session_is_found_and_killed(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    """The engine process of a killed API server would keep the GPU; it goes, and so does the record."""
+    family = start(started, FAMILY)
+    assert family.stdout is not None
+    child = int(family.stdout.readline())
+    write(tmp_path, record(family))
+    family.kill()
+    family.wait()
+    assert start_ticks(child) is not None, "the child outlives its parent"
+
+    swept = sweep(tmp_path)
+
+    assert (("m-0",), (child,), ()) == (swept.workers, swept.killed, swept.survivors)
+    assert start_ticks(child) is None
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"boot_id": "another boot"}, {"start_ticks": 1}], ids=["another-boot", "pid-given-to-somebody-else"]
+)
+def test_a_process_that_only_has_the_same_pid_is_left_alone(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]], changes: dict[str, object]
+) -> None:
+    """Its record is removed: it says nothing any more."""
+    stranger = start(started, SLEEP)
+    write(tmp_path, record(stranger, **changes))
+
+    swept = sweep(tmp_path)
+
+    assert ((), ()) == (swept.workers, swept.killed)
+    assert stranger.poll() is None
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_launch_interrupted_before_its_pid_was_written_is_found_by_its_mark(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    """The supervisor was killed between the spawn and the second write; a process with another mark stays."""
+    ours = start(started, SLEEP, **{LAUNCH_ID_VARIABLE: "launch"})
+    other = start(started, SLEEP, **{LAUNCH_ID_VARIABLE: "another"})
+    write(tmp_path, record(ours, pid=0, start_ticks=0))
+
+    swept = sweep(tmp_path)
+
+    assert (ours.pid,) == swept.killed
+    assert -signal.SIGKILL == ours.wait(10)
+    assert other.poll() is None
+
+
+def test_what_is_no_record_is_removed(tmp_path: Path) -> None:
+    """Records are written whole, so a broken one is of another release; it must not stop every later start."""
+    (tmp_path / "x.json").write_text("{")
+
+    assert ((), (), ()) == (lambda swept: (swept.workers, swept.killed, swept.survivors))(sweep(tmp_path))
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.anyio
+async def test_a_launch_leaves_a_record_until_its_session_is_gone(tmp_path: Path) -> None:
+    """Complete with pid and start time, the mark in the environment, no secret in it."""
+    records, logs = tmp_path / "records", tmp_path / "logs"
+    records.mkdir()
+    logs.mkdir()
+    launcher = RecordingLauncher(SessionLauncher(SystemClock()), records)
+    environ = {**os.environ, "VLLM_API_KEY": "secret-of-the-worker"}
+    process = await launcher.launch(CommandLine(argv=SLEEP, environ=environ), logs / "m-0.log")
+    (path,) = records.iterdir()
+    found = msgspec.json.decode(path.read_bytes(), type=LaunchRecord)
+
+    assert ("m-0", process.pid, start_ticks(process.pid)) == (found.worker, found.pid, found.start_ticks)
+    assert frozenset({process.pid}) == leftover(found)
+    assert frozenset({process.pid}) == leftover(msgspec.structs.replace(found, pid=0))
+    assert b"secret" not in path.read_bytes()
+    process.kill_group()
+    assert () == await process.sweep(10)
+    assert [] == list(records.iterdir())
+
+
+@pytest.mark.anyio
+async def test_a_launch_that_fails_leaves_no_record(tmp_path: Path) -> None:
+    launcher = RecordingLauncher(SessionLauncher(SystemClock()), tmp_path)
+    command = CommandLine(argv=("/no/such/program",), environ={})
+    with pytest.raises(WorkerStartError):
+        await launcher.launch(replace(command), tmp_path / "m-0.log")
+
+    assert not any(name.endswith(".json") for name in os.listdir(tmp_path))
