@@ -54,11 +54,11 @@ def run_chat(plan: RunPlan, ledger: Ledger, progress: Callable[[float], None]) -
 
     An interrupt (Ctrl-C) ends the run early: streams in flight still finish.
     """
-    environment = Environment(user_classes=[_user_class(plan, ledger)], stop_timeout=plan.drain_s)
+    started = time.perf_counter()
+    environment = Environment(user_classes=[_user_class(plan, ledger, started)], stop_timeout=plan.drain_s)
     runner = environment.create_local_runner()
     gc.collect()
     gc.freeze()  # what exists now never dies: collections during the run look at new objects only
-    started = time.perf_counter()
     runner.start(plan.users, spawn_rate=max(plan.users, 1))
     try:
         while (left := plan.duration_s - (time.perf_counter() - started)) > 0:
@@ -72,9 +72,8 @@ def run_chat(plan: RunPlan, ledger: Ledger, progress: Callable[[float], None]) -
     return LocustTotals(environment.stats.total.num_requests, environment.stats.total.num_failures)
 
 
-def _user_class(plan: RunPlan, ledger: Ledger) -> type[User]:
+def _user_class(plan: RunPlan, ledger: Ledger, started: float) -> type[User]:
     numbers = iter(range(1_000_000_000))
-    started = time.perf_counter()
 
     class ChatUser(User):
         """Asks, reads the whole answer, asks again."""

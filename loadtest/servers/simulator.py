@@ -236,6 +236,7 @@ class Process:
         if options.shutdown_timeout_s > 0:
             simulator.worker.draining = True
             drained = await self._drain(simulator, options.shutdown_timeout_s)
+            simulator.engine.hang()
             simulator.core.kill()
             simulator.stop_listening()
             if not drained:

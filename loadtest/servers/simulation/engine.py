@@ -160,6 +160,8 @@ class Engine:
             try:
                 await self._core.beat()
             except EngineDeadError:
+                if self._hung:
+                    await asyncio.Event().wait()
                 self.fail_all()
                 return
             self._emit(decoding, prefilled, loop.time())
