@@ -46,7 +46,6 @@ class Answer:
     """
 
     __slots__ = (
-        "_connection",
         "_direct",
         "_events",
         "_gaps",
@@ -59,6 +58,7 @@ class Answer:
         "_stream_of",
         "_wake",
         "complete",
+        "connection",
         "content_length",
         "direct_bytes",
         "done",
@@ -82,7 +82,7 @@ class Answer:
     )
 
     def __init__(self, connection: UpstreamConnection, lease: Lease, gaps: GapHistogram, wake: Callable[[], None]):
-        self._connection = connection
+        self.connection = connection
         self._lease = lease
         self._gaps = gaps
         self._wake = wake
@@ -165,8 +165,22 @@ class Answer:
         data = ready[0] if len(ready) == 1 else b"".join(ready)
         self._ready = []
         self._ready_bytes = 0
-        self._connection.resume_reading()
+        self.connection.resume_reading()
         return data
+
+    def begins_with_error(self) -> bool:
+        """The very first event, not only one that came in the same read, is an error."""
+        observer = self.observer
+        if observer is None or observer.error is None or self._stream_of is None:
+            return False
+        if observer.events == 1 or not self._ready:
+            return True
+        first = StreamObserver(self._stream_of[0])
+        for piece in b"".join(self._ready).splitlines(keepends=True):
+            first.feed(piece)
+            if first.events:
+                break
+        return first.error is not None
 
     def take_rest(self, *, keep_done: bool) -> bytes:
         """
@@ -192,7 +206,7 @@ class Answer:
         if self.stalled_at is not None:
             self.stalled_at = None
             self.last_at = time.monotonic()
-            self._connection.resume_reading()
+            self.connection.resume_reading()
 
     def heartbeat(self, comment: bytes) -> bool:
         """Write a comment straight to the client, unless it is inside an event. False if it could not be written."""
@@ -274,7 +288,7 @@ class Answer:
                 self.last_write_at = now
                 if not direct.write(data):
                     self.stalled_at = now
-                    self._connection.pause_reading()
+                    self.connection.pause_reading()
             return
         self._pass_whole(data, boundary)
         if observer.done:
@@ -304,7 +318,7 @@ class Answer:
         limit = HOLD_LIMIT if self.streamed else PLAIN_HOLD_LIMIT
         if self._ready_bytes > limit:
             self.overflowed = True
-            self._connection.pause_reading()
+            self.connection.pause_reading()
         if self.streamed or self.overflowed or self.status > 299:
             self._wake()
 
@@ -360,7 +374,7 @@ class Answer:
             return
         if self._ready_bytes > HOLD_LIMIT and not self.over:
             self.overflowed = True
-            self._connection.pause_reading()
+            self.connection.pause_reading()
         self._wake()
 
     def _write(self, direct: DirectTransport, data: bytes) -> None:
@@ -368,7 +382,7 @@ class Answer:
         self.direct_bytes += len(data)
         if not direct.write(data):
             self.stalled_at = self.last_write_at
-            self._connection.pause_reading()
+            self.connection.pause_reading()
 
 
 def _before_flat_error(data: bytes) -> bytes:

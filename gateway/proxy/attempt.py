@@ -238,7 +238,7 @@ class Attempt:
         observer = answer.observer
         assert observer is not None
         name = self._lease.worker.name
-        if observer.error is not None:
+        if observer.error is not None and answer.begins_with_error():
             raise AttemptFailed(
                 cause_of_in_band(observer.error.status),
                 errors_wire.from_in_band(observer.error, exchange.family),

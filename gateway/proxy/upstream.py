@@ -162,6 +162,11 @@ class UpstreamConnection(asyncio.Protocol):
         """True iff no answer is outstanding."""
         return self._complete
 
+    @property
+    def reading(self) -> bool:
+        """False while `pause_reading` is in force."""
+        return self._reading
+
     def detach(self, on_free: Callable[[UpstreamConnection], None] | None = None) -> None:
         """Stop caring for the current answer. `on_free` is called when it completes, if it does."""
         self._sink = _NOBODY

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,7 +25,13 @@ from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
 from gateway.proxy.pool import ConnectionPools
 from gateway.proxy.relay import Relay
 from gateway.routing import Router
-from gateway.types import ExchangeRecord, FleetSnapshot, ModelView, WorkerAddress, WorkerState, WorkerView
+from gateway.types import ExchangeRecord, FleetSnapshot, ModelView, Phase, WorkerAddress, WorkerState, WorkerView
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a state that nobody announces; the test's own deadline limits it."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
 
 
 class Listening(Protocol):
@@ -86,10 +92,18 @@ class Served:
         known = models if models is not None else self.view.snapshot.models
         self.view.apply(FleetSnapshot(next(self._versions), tuple(known), tuple(workers)))
 
+    async def reached(self, phase: Phase) -> None:
+        """Wait until some exchange is in `phase`."""
+        await until(lambda: any(exchange.phase is phase for exchange in self.relay.active))
+
+    def stalled(self) -> bool:
+        """Some exchange has stopped reading its worker, because its client takes nothing."""
+        answers = (exchange.attempt.answer for exchange in self.relay.active if exchange.attempt is not None)
+        return any(answer is not None and not answer.connection.reading for answer in answers)
+
     async def idle(self) -> None:
         """Wait until nothing is in flight anywhere (invariant 8); the test's own deadline limits it."""
-        while self.busy():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not self.busy())
 
     def busy(self) -> dict[str, int]:
         """Every count that must be zero at idle, by name; only those that are not."""
@@ -103,12 +117,32 @@ class Served:
 
 
 def worker_view(
-    server: Listening, name: str = "w0", *, model: str = "sim", state: WorkerState = WorkerState.READY, **extra: object
+    server: Listening | None = None,
+    name: str = "w0",
+    *,
+    model: str = "sim",
+    state: WorkerState = WorkerState.READY,
+    **extra: object,
 ) -> WorkerView:
     """A static worker at a server's address."""
-    address = WorkerAddress(host=server.host, port=server.port, uds=server.uds)
+    address = WorkerAddress(host=server.host, port=server.port, uds=server.uds) if server else None
     values = {"launch_id": f"{name}-1", "changed_at_s": 0.0, "was_ready_at_s": 0.0, "address": address, **extra}
     return WorkerView(name=name, model=model, state=state, **values)  # type: ignore[arg-type]
+
+
+@contextmanager
+def full_backlog() -> Iterator[WorkerAddress]:
+    """An address on loopback where connecting neither succeeds nor fails: its queue of new connections is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            with suppress(BlockingIOError):
+                filler.connect(listener.getsockname())
+        yield WorkerAddress(host="127.0.0.1", port=listener.getsockname()[1])
 
 
 def model_policy(**limits: float) -> ModelPolicy:
@@ -165,8 +199,7 @@ async def gateway(
     ]
     served.publish(views, models=models)
     serving = asyncio.create_task(server._serve([sock]))
-    while not server.started:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: server.started)
     try:
         yield served
     finally:
