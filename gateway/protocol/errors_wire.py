@@ -76,9 +76,10 @@ _OUTPUT_LIMIT_PARAMS = frozenset({"max_tokens", "max_completion_tokens", "max_ou
 _URL = re.compile(r"\b(?:https?|wss?|tcp|unix|file|grpc)://[^\s'\"`<>)\]}]+", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|localhost)(?::\d{1,5})?(?![\w.]\d)"
-    r"|\[[0-9a-fA-F:]*:[0-9a-fA-F:]*\](?::\d{1,5})?",
+    r"|\[[0-9a-fA-F:]*:[0-9a-fA-F:]*\](?::\d{1,5})?"
+    r"|(?<![\w.-])[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}:\d{2,5}(?!\d)",
 )
-_PATH = re.compile(r"(?<![\w/<.])(?:/(?:[\w.@+~-]+/)+[\w.@+~-]*|~/[\w./@+-]+|[A-Za-z]:\\[^\s'\"]+)")
+_PATH = re.compile(r"(?<![\w/<.])(?:/(?!v1/)(?:[\w.@+~-]+/)+[\w.@+~-]*|~/[\w./@+-]+|[A-Za-z]:\\[^\s'\"]+)")
 _TRACE = re.compile(r"(?:\s*Traceback \(most recent call last\):|\s*\n\s*File \").*", re.DOTALL)
 _OBJECT_AT = re.compile(r" at 0x[0-9a-fA-F]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
@@ -108,7 +109,7 @@ def error_event(family: Family, error: RequestError, request_id: str, sequence_n
         sequence_number: For responses: one more than the last one relayed (`StreamObserver.next_sequence`).
     """
     if family is Family.RESPONSES:
-        payload = {
+        payload: dict[str, object] = {
             "type": "error",
             "code": error.code or error.type,
             "message": error.message,

@@ -79,6 +79,7 @@ _UNIQUE_QUOTED = (b'"model"', b'"stream"')
 _FORM_FIELDS = frozenset(_UNIQUE)
 # Below this size looking for suspicious bytes is cheaper than locating every member; above, it is dearer.
 _SMALL = 64 * 1024
+_MAX_COUNT = 2**31 - 1
 _UTF8_STEP = 1024 * 1024
 
 
@@ -225,7 +226,7 @@ def _count(raw: msgspec.Raw | None) -> int | None:
         value = _INTEGER.decode(raw)
     except msgspec.DecodeError:
         return None
-    return value if value is not None and value > 0 else None
+    return value if value is not None and 0 < value <= _MAX_COUNT else None
 
 
 def _max_tokens(members: Mapping[str, msgspec.Raw], family: Family) -> int | None:

@@ -12,6 +12,9 @@ from typing import NamedTuple
 EVENT_CAP = 256 * 1024
 """Bytes of one event that are kept for looking inside."""
 
+HEARTBEAT = b": keep-alive\n\n"
+"""The only bytes that every client passes over; may be written between events, never inside one."""
+
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
 

@@ -1,4 +1,4 @@
-"""The shapes of stream events, as far as the observer looks into them; a typed decode takes under half a microsecond."""
+"""The shapes of stream events, as far as the observer looks; a typed decode takes under half a microsecond."""
 
 from __future__ import annotations
 
