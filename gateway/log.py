@@ -76,11 +76,11 @@ class EventLog:
         """A log whose every line carries further fields."""
         return EventLog(self._write, self._clock, self._style, {**self._context, **fields})
 
-    def event(self, name: str, *, level: Level = "info", **fields: object) -> None:
+    def event(self, name: str, /, *, level: Level = "info", **fields: object) -> None:
         """Write one event: a constant name, and fields."""
         getattr(self._logger, level)(name, **fields)
 
-    def repeated(self, name: str, *, about: str, level: Level = "error", **fields: object) -> None:
+    def repeated(self, name: str, /, *, about: str, level: Level = "error", **fields: object) -> None:
         """
         Write an event that may come in thousands, once in `REPEATED_WITHIN_S` for each `about` (a worker, a listener).
 

@@ -23,7 +23,7 @@ class Member:
     the counts of a later launch.
     """
 
-    __slots__ = ("_gauges", "breaker", "busy_since_s", "in_flight", "last_byte_s", "replaced", "view")
+    __slots__ = ("_gauges", "_shown", "breaker", "busy_since_s", "in_flight", "last_byte_s", "replaced", "view")
 
     def __init__(self, view: WorkerView, limits: BreakerLimits, gauges: WorkerGauges | None) -> None:
         self.view = view
@@ -33,6 +33,7 @@ class Member:
         self.last_byte_s = 0.0
         self.replaced = False
         self._gauges = gauges
+        self._shown = self.breaker.state
         if gauges is not None:
             gauges.worker_in_flight(view.name, 0)
             gauges.worker_circuit(view.name, self.breaker.state)
@@ -67,6 +68,9 @@ class Member:
 
     def show(self) -> None:
         """Bring the gauges up to date, unless they belong to a later launch."""
-        if self._gauges is not None and not self.replaced:
-            self._gauges.worker_in_flight(self.view.name, self.in_flight)
-            self._gauges.worker_circuit(self.view.name, self.breaker.state)
+        if self._gauges is None or self.replaced:
+            return
+        self._gauges.worker_in_flight(self.view.name, self.in_flight)
+        if self.breaker.state is not self._shown:
+            self._shown = self.breaker.state
+            self._gauges.worker_circuit(self.view.name, self._shown)

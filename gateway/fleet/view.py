@@ -8,7 +8,7 @@ from gateway.clock import Clock
 from gateway.fleet.breaker import BreakerLimits
 from gateway.fleet.member import Member, WorkerGauges
 from gateway.messages import WorkerLoad
-from gateway.types import FleetSnapshot, ModelView, WorkerState, WorkerView
+from gateway.types import CircuitState, FleetSnapshot, ModelView, WorkerState, WorkerView
 
 COMING_BACK_WITHIN_S = 120.0
 """A worker that was READY so long ago and is on its way back is worth waiting for."""
@@ -110,6 +110,11 @@ class FleetView:
         """Whether a worker of the model is on its way back to READY."""
         return any(self._comes_back(member.view) is not None for member in self.members(model))
 
+    async def wait_for_snapshot(self) -> None:
+        """Wait for the first snapshot. Before it every model is unknown: who listens earlier answers 404 to all."""
+        while self.snapshot.version < 0:
+            await self._changed.wait()
+
     async def wait_for_worker(self, model: str, timeout_s: float) -> bool:
         """
         Wait until a worker of the model is READY: True at once if there is one, False as soon as none is on its way,
@@ -147,13 +152,12 @@ class FleetView:
         if present is not None and present.view.launch_id == worker.launch_id:
             present.view = worker
             return present
-        if present is not None:
-            present.replaced = True
         return Member(worker, self._limits, self._gauges)
 
     def _retire(self, member: Member, *, gone: bool) -> None:
         if gone and self._gauges is not None:
             self._gauges.worker_in_flight(member.view.name, 0)
+            self._gauges.worker_circuit(member.view.name, CircuitState.CLOSED)
         member.replaced = True
         if member.in_flight:
             self._retired.append(member)

@@ -139,17 +139,20 @@ def test_a_lease_of_an_earlier_launch_never_touches_the_later_one(
     assert {"1"} == {failure.launch_id for failure in fleet.failures}
 
 
-def test_a_worker_that_vanishes_takes_its_gauge_to_zero(
+def test_a_worker_that_vanishes_takes_its_gauges_to_rest(
     fleet: Fleet, request_view: RequestView, snapshot: Callable[..., FleetSnapshot], worker: Callable[..., WorkerView]
 ) -> None:
     """A lease on it still ends in peace."""
-    lease = fleet.dispatcher.lease("llama", request_view, frozenset({"llama-1"}))
-    assert lease is not None
-    with lease:
+    with ExitStack() as stack:
+        for _ in range(4):
+            lease = fleet.dispatcher.lease("llama", request_view, frozenset({"llama-1"}))
+            assert lease is not None
+            stack.enter_context(lease).failed(RetryReason.CONNECT, "refused")
+        assert (4, CircuitState.OPEN) == (fleet.gauges.in_flight["llama-0"], fleet.gauges.circuits["llama-0"])
         fleet.view.apply(snapshot(2, worker("llama-1")))
         assert 0 == fleet.gauges.in_flight["llama-0"]
 
-    assert 0 == fleet.gauges.in_flight["llama-0"]
+    assert (0, CircuitState.CLOSED) == (fleet.gauges.in_flight["llama-0"], fleet.gauges.circuits["llama-0"])
     assert 0 == fleet.view.in_flight
 
 
@@ -182,6 +185,31 @@ def test_neutral_ends_and_stale_connections_are_no_fault(fleet: Fleet, request_v
 
     assert {CircuitState.CLOSED} == set(fleet.gauges.circuits.values())
     assert [] == fleet.failures
+
+
+def test_a_probe_whose_client_leaves_makes_room_for_the_next(fleet: Fleet, request_view: RequestView) -> None:
+    """The suspected worker is tried again at once, not after another pause."""
+    suspect, other = frozenset({"llama-1"}), frozenset({"llama-0"})
+    for _ in range(3):
+        lease = fleet.dispatcher.lease("llama", request_view, suspect)
+        assert lease is not None
+        with lease:
+            lease.failed(RetryReason.CONNECT, "refused")
+    fleet.clock.now_s += 60
+    probe = fleet.dispatcher.lease("llama", request_view, suspect)
+    assert probe is not None
+    busy = fleet.dispatcher.lease("llama", request_view, other)
+    assert busy is not None
+    with busy:
+        with probe:
+            elsewhere = fleet.dispatcher.lease("llama", request_view, NOBODY)
+            assert elsewhere is not None
+            assert "llama-1" == elsewhere.worker.name
+
+        again = fleet.dispatcher.lease("llama", request_view, NOBODY)
+
+    assert again is not None
+    assert "llama-0" == again.worker.name
 
 
 def test_when_all_circuits_are_open_requests_go_through(fleet: Fleet, request_view: RequestView) -> None:

@@ -164,3 +164,26 @@ async def test_a_ready_worker_needs_no_waiting(view: FleetView, snapshot: MakeSn
     view.apply(snapshot(1, worker("llama-0")))
 
     assert await view.wait_for_worker("llama", timeout_s=0.0)
+
+
+async def test_a_process_can_wait_for_its_first_snapshot(
+    view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker
+) -> None:
+    """Being told to drain is no snapshot; afterwards there is nothing to wait for."""
+    known = anyio.Event()
+
+    async def wait() -> None:
+        await view.wait_for_snapshot()
+        known.set()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            view.drain()
+            await anyio.wait_all_tasks_blocked()
+            assert not known.is_set()
+            view.apply(snapshot(0))
+        await view.wait_for_snapshot()
+
+    assert known.is_set()
