@@ -71,7 +71,7 @@ def ensure_light(root: Path, base_python: str, environ: Mapping[str, str], repor
                 "gateway",
                 "installing",
                 f"{total} packages, about {megabytes(LIGHT.download)} to download and {megabytes(LIGHT.disk)} on disk, "
-                f"into {folder}",
+                f"into {folder}{' (what is there is replaced)' if folder.exists() else ''}",
             )
         )
         discard(folder)
