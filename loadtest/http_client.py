@@ -54,6 +54,7 @@ class _Reader:
         self.exchange, self._on_data = exchange, on_data
         self.parser = httptools.HttpResponseParser(self)
         self.satisfied = False
+        self.keep_alive = False
         self.now = 0.0
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -71,6 +72,8 @@ class _Reader:
 
     def on_message_complete(self) -> None:
         self.exchange.body_complete = self.exchange.status >= 200
+        # Asked here: once the message is over, the parser has forgotten and says no.
+        self.keep_alive = self.parser.should_keep_alive()
 
     @property
     def ends_with_connection(self) -> bool:
@@ -111,7 +114,7 @@ class Client:
             exchange.sent = True
             sock.sendall(request)
             self._read(sock, reader)
-            keep = exchange.body_complete and reader.parser.should_keep_alive()
+            keep = exchange.body_complete and reader.keep_alive
         except TimeoutError as error:
             raise TransportFailure(Outcome.TIMEOUT, f"no byte for {self._read_timeout_s:g} s") from error
         except (ConnectionResetError, BrokenPipeError) as error:
