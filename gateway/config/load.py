@@ -103,6 +103,8 @@ class DiskFiles:
                 return None if file.read(1) else "is empty"
         except OSError as exc:
             return f"cannot be read ({exc.strerror})"
+        except ValueError:  # a NUL in the path
+            return "is no file name"
 
     def not_executable(self, path: str) -> str | None:
         """Why a program cannot be run, None when it can."""

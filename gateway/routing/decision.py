@@ -30,11 +30,6 @@ class Scorer(Protocol):
     most scores are relative.
     """
 
-    @property
-    def name(self) -> str:
-        """For explanations."""
-        ...
-
     def scores(self, question: Question, candidates: Sequence[Candidate]) -> Sequence[float]:
         """One score for each candidate, in order."""
         ...

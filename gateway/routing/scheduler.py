@@ -15,7 +15,7 @@ class Scheduler:
     Among equals the worker wins that was chosen longest ago. A plain rotating index would favour the worker after a
     missing one; picking the first would send everything there whenever load is zero (the skew other routers had).
 
-    It never waits, does no I/O and knows no time; its only memory is whose turn it was.
+    It never waits, does no I/O and knows no time; its only memory is whose turn it was, by worker name (a fixed set).
 
     Args:
         policy: Name of the combination, for the metric.
@@ -56,10 +56,6 @@ class Scheduler:
         self._turn += 1
         last_turn[worker] = self._turn
         return Decision(worker, self.policy, reason, tuple(scored), tuple(scores), rejected)
-
-    def forget(self, worker: str) -> None:
-        """The worker is gone for good."""
-        self._last_turn.pop(worker, None)
 
     def _scores(self, question: Question, scored: Sequence[Candidate]) -> list[float]:
         totals = [0.0] * len(scored)

@@ -11,8 +11,6 @@ from gateway.types import Candidate
 class LeastInFlight:
     """The fewer attempts in flight the better: 1 for an idle worker, falling linearly to the busiest."""
 
-    name = "in_flight"
-
     def scores(self, question: Question, candidates: Sequence[Candidate]) -> Sequence[float]:
         """Relative to the busiest candidate, so that a difference of one counts for less the busier all are."""
         busiest = 1
@@ -24,8 +22,6 @@ class LeastInFlight:
 
 class Equal:
     """All are as good: what is left is whose turn it is."""
-
-    name = "equal"
 
     def scores(self, question: Question, candidates: Sequence[Candidate]) -> Sequence[float]:
         """1 for everybody."""

@@ -352,6 +352,18 @@ def test_secrets_are_never_shown(here: Path) -> None:
     assert secret not in problems
 
 
+def test_a_path_that_is_no_path_is_said(here: Path) -> None:
+    """A NUL, which YAML can write and no system can open."""
+    Path("gateway.yaml").write_text(
+        'models: {m: {model: "/\\0", workers: [{url: "http://h:1", api_key_file: "a\\0"}]}}\n'
+        'engines: {default: {python: "p\\0"}}\n'
+    )
+
+    assert ["models.m.model", "models.m.workers[0].api_key_file", "engines.default.python"] == [
+        problem.key for problem in explain(Path("gateway.yaml"))
+    ]
+
+
 def test_an_empty_key_file_is_said(here: Path) -> None:
     """Before the first request fails with 401."""
     Path("key").touch()

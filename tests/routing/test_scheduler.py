@@ -147,8 +147,6 @@ def test_the_explanation_says_why_not() -> None:
 class Fixed:
     """A scorer that answers what it was given."""
 
-    name = "fixed"
-
     def __init__(self, *scores: float) -> None:
         self._scores = scores
 
