@@ -6,6 +6,7 @@ All problems are reported at once, each with file, line, key, what was expected 
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ def settings_from_mapping(data: Mapping[str, object], folder: Path) -> Settings:
     Raises:
         ConfigurationProblems: Without file and lines.
     """
-    document = Document(data=dict(data))
+    document = Document(data=copy.deepcopy(dict(data)))
     problems, settings = _validate(document, folder)
     if problems or settings is None:
         raise ConfigurationProblems([_error(problem, document, None) for problem in problems])

@@ -163,3 +163,13 @@ def test_wrong_arguments_are_told_with_the_file_s_keys(tmp_path: Path) -> None:
         "models.model.model: expected a folder with a model, found none at /no/such/model",
         "listen.port: expected at least 1, found 0",
     ] == str(caught.value).splitlines()
+
+
+def test_the_caller_s_data_is_left_alone(tmp_path: Path) -> None:
+    """Paths are made absolute in a copy."""
+    (tmp_path / "weights").mkdir()
+    data = {"models": {"m": {"model": "./weights"}}}
+
+    settings_from_mapping(data, tmp_path)
+
+    assert {"models": {"m": {"model": "./weights"}}} == data
