@@ -21,7 +21,7 @@ _HEAD = """\
 # Metrics
 
 `http://127.0.0.1:8001/metrics` gives the total of all gateway processes, those that have ended included: counters never
-go back while the supervisor runs. The workers' own metrics (`vllm:...`) are at `/workers/NAME/metrics` on the same port.
+go back while the supervisor runs. The workers' own metrics (`vllm:...`) are at `/workers/NAME/metrics`, same port.
 
 Times are in seconds. `model` is a configured name, or `other` for exchanges of no known model; `worker` is a worker's
 name. Label values come from closed sets: no string chosen by a client becomes one. Series of
