@@ -69,7 +69,7 @@ def findings(facts: MachineFacts, purpose: Purpose, variant: str = "auto") -> tu
     build = None if variant == "own" else suitable_build(variant, facts)
     found += _platform(facts, build)
     if facts.system == "Linux":
-        found += _compiler(facts)
+        found += _compiler(facts, own=build is None)
         found += _nvidia(facts, build, variant)
         needed: list[Size] = []
         if build is not None and not facts.engine_built:
@@ -172,7 +172,7 @@ def _platform(facts: MachineFacts, build: EngineBuild | None) -> Iterable[Findin
         )
 
 
-def _compiler(facts: MachineFacts) -> Iterable[Finding]:
+def _compiler(facts: MachineFacts, *, own: bool) -> Iterable[Finding]:
     version = f"{facts.python[0]}.{facts.python[1]}"
     if facts.c_compiler is None or facts.cxx_compiler is None:
         missing = "C" if facts.c_compiler is None else "C++"
@@ -184,7 +184,8 @@ def _compiler(facts: MachineFacts) -> Iterable[Finding]:
         )
     if not facts.has_headers:
         yield Finding(
-            Severity.BLOCKER,
+            # The operator's own environment may be of another Python, whose headers we did not look for.
+            Severity.WARNING if own else Severity.BLOCKER,
             "headers",
             f"vLLM compiles kernels while it starts and Python.h of {facts.executable} was not found",
             f"sudo apt-get install python{version}-dev",

@@ -8,6 +8,7 @@ fails and changes nothing.
 from __future__ import annotations
 
 import csv
+import errno
 import importlib.util
 import os
 import platform
@@ -255,9 +256,7 @@ def _can_bind(host: str, port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except PermissionError:
-            return False
         except OSError as problem:
-            # An address this machine does not have is not a busy port; binding will say so itself.
-            return problem.errno not in (98, 48)
+            # Anything else (an address this machine does not have, a privileged port) binding will say itself.
+            return problem.errno != errno.EADDRINUSE
         return True

@@ -10,9 +10,12 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from gateway.setup.progress import Report, SetupProgress
 
@@ -48,6 +51,30 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+@contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """
+    SIGTERM and SIGHUP arrive as KeyboardInterrupt, so that what runs is killed before we end; without this the default
+    action would end us at once and leave pip running.
+
+    Does nothing where somebody handles the signals already, and outside the main thread, where nobody may.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    taken = []
+    if threading.current_thread() is threading.main_thread():
+        taken = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for one in taken:
+        signal.signal(one, interrupt)
+    try:
+        yield
+    finally:
+        for one in taken:
+            signal.signal(one, signal.SIG_DFL)
+
+
 def run_step(
     command: Sequence[str],
     *,
@@ -61,13 +88,14 @@ def run_step(
     Run one program to its end; everything it prints is appended to `log` and given to `on_line`.
 
     The program inherits `lock`, so the folder stays locked for as long as anybody writes into it. Whatever interrupts
-    us (Ctrl-C included) kills the program and all that it started first.
+    us (Ctrl-C, SIGTERM) kills the program and all that it started first.
 
     Returns the last lines printed; raises StepFailed when it fails.
     """
     tail: deque[str] = deque(maxlen=40)
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
+        termination_interrupts(),
         open(log, "a", encoding="utf-8") as record,
         subprocess.Popen(
             list(command),

@@ -124,6 +124,13 @@ def test_the_operators_own_engine_is_not_asked_for_room_or_glibc() -> None:
     assert findings(facts, Purpose.SERVE, "own") == ()
 
 
+def test_missing_headers_do_not_stop_the_operators_own_engine() -> None:
+    """It may be of another Python, whose headers were not looked for."""
+    finding = the_finding(machine(has_headers=False), variant="own")
+
+    assert (WARNING, "headers") == (finding.severity, finding.subject)
+
+
 def test_the_demo_needs_no_compiler_no_linux_and_little_memory() -> None:
     """The route for laptops and macOS."""
     facts = machine(system="Darwin", libc=("", 0, 0), cxx_compiler=None, has_headers=False, memory_available=GIB)

@@ -7,6 +7,7 @@ kill hits either the builder alone, whose running fake then goes on as an orphan
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 
@@ -60,16 +61,23 @@ def test_killed_at_any_step_nothing_looks_finished_and_the_next_run_succeeds(
     fake.assert_never_two_writers()
 
 
-@pytest.mark.parametrize("what", list(STEPS))
-def test_ctrl_c_ends_the_running_program_and_leaves_nothing_finished(fake: FakeMachine, what: str) -> None:
-    """The same for the way operators interrupt: the terminal signals the whole group."""
-    events = fake.fifo("events")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("what", ["light", "engine"])
+def test_a_signal_to_end_also_ends_the_running_program(fake: FakeMachine, what: str, number: int) -> None:
+    """
+    Ctrl-C, `kill`, a closed terminal: the fake pip, which would wait at its gate for ever, is gone before the builder.
+    """
+    gate, events = fake.fifo("gate"), fake.fifo("events")
     try:
         program = fake.start(what)
-        lines_of(events)
-        os.killpg(program.pid, signal.SIGINT)
+        while "gate" not in lines_of(events).split():
+            pass
+        program.send_signal(number)
         code = program.wait(10)
+        with open(fake.work / "writer", "rb") as writer:
+            fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
+        os.close(gate)
         os.close(events)
 
     assert code != 0
