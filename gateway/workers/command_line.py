@@ -38,6 +38,7 @@ vLLM join a group that does not exist, and VLLM_SERVER_DEV_MODE, which opens ope
 for what a worker needs besides.
 """
 
+_NO_PROXY = ("no_proxy", "NO_PROXY")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -130,8 +131,8 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
             # vLLM's own binding wants one NUMA node per rank and refuses to start where there are fewer.
             environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     environment |= spec.launch.env
-    for name in ("no_proxy", "NO_PROXY"):
-        environment[name] = _with_loopback(environment.get(name, ""))
+    exempt = _with_loopback(*(spec.launch.env.get(name, inherited.get(name, "")) for name in _NO_PROXY))
+    environment |= dict.fromkeys(_NO_PROXY, exempt)
     if spec.api_key is not None:
         environment["VLLM_API_KEY"] = spec.api_key
     return environment
@@ -141,7 +142,7 @@ def _passes(name: str) -> bool:
     return name in PASSED_THROUGH or name.startswith(PASSED_PREFIXES)
 
 
-def _with_loopback(hosts: str) -> str:
-    """A NO_PROXY value that also names the loopback addresses."""
-    listed = [host.strip() for host in hosts.split(",") if host.strip()]
-    return ",".join([*listed, *(host for host in _LOOPBACK if host not in listed)])
+def _with_loopback(*lists: str) -> str:
+    """One NO_PROXY value for both spellings (programs differ in which they read), with the loopback addresses."""
+    listed = [host.strip() for hosts in lists for host in hosts.split(",") if host.strip()]
+    return ",".join(dict.fromkeys([*listed, *_LOOPBACK]))

@@ -111,7 +111,7 @@ _RULES = (
     ),
     _rule(
         "remote_code",
-        r"trust_remote_code=True|--trust-remote-code",
+        r"contains custom code which must be executed|set the option `trust_remote_code=True`",
         "{source} brings its own code; read it, then set models.{model}.launch.trust_remote_code: true.",
         permanent=True,
     ),
@@ -203,8 +203,8 @@ _AT_RUN_TIME = frozenset({"out_of_gpu_memory", "out_of_memory", "disk_full"})
 """What may also happen to a worker that served; these sentences use `{model}` alone."""
 
 _GENERIC = re.compile(r"Engine core initialization failed")
-_ERROR = re.compile(r"(?:^|\s)(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|NotFound)\b.*)$")
-_FROM_BELOW = re.compile(r"\((?:EngineCore|Worker)[^)]*\)")
+_ERROR = re.compile(r"(?:^|\s)(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|NotFound)\b:? .*|Value error, .*)$")
+_FROM_BELOW = re.compile(r"\((?:EngineCore|Worker)[^)]*\) ERROR")
 
 
 def classify_start_failure(
@@ -286,5 +286,5 @@ def root_cause(lines: Sequence[str]) -> str:
 
 
 def describe_exit(status: int) -> str:
-    """`exit status 0`, `signal 9`."""
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+    """`exit status 0`, `killed by signal 9`."""
+    return f"killed by signal {-status}" if status < 0 else f"exit status {status}"

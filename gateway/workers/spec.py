@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -81,12 +81,15 @@ def specs_from_settings(
     wanted = [(name, model, engines[model.engine].variant) for name, model in settings.models.items() if model.launched]
     slots = place(wanted, machine)
     specs: list[WorkerSpec] = []
+    stems = _stems(tuple(settings.models))
     for name, model in settings.models.items():
         if model.launched:
-            specs += _launched(settings, name, model, engines, slots[name], log_dir, runtime_dir, new_secret)
+            specs += _launched(
+                settings, name, model, engines, slots[name], log_dir, runtime_dir, new_secret, stems[name]
+            )
         specs += [
             WorkerSpec(
-                name=worker_name(name, f"static-{index}"),
+                name=f"{stems[name]}-static-{index}",
                 model=name,
                 watch=settings.watch,
                 drain_timeout_s=settings.drain_timeout_s,
@@ -97,10 +100,21 @@ def specs_from_settings(
     return tuple(specs)
 
 
-def worker_name(model: str, suffix: str) -> str:
-    """`model` made fit for file names, commands and metric labels, plus `suffix`: `org/m` and `0` give `org-m-0`."""
-    plain = "".join(char if char.isascii() and (char.isalnum() or char in "._") else "-" for char in model)
-    return f"{plain.strip('-.') or 'model'}-{suffix}"
+def _stems(models: Sequence[str]) -> dict[str, str]:
+    """
+    What the names of each model's workers begin with: the model's name made fit for files, commands and labels.
+
+    `org/m` gives `org-m`; a model whose name comes to the same as an earlier one's gets a number.
+    """
+    stems: dict[str, str] = {}
+    for model in models:
+        plain = "".join(char if char.isascii() and (char.isalnum() or char in "._") else "-" for char in model)
+        plain = plain.strip("-.") or "model"
+        stem, number = plain, 2
+        while stem in stems.values():
+            stem, number = f"{plain}-x{number}", number + 1
+        stems[model] = stem
+    return stems
 
 
 def _launched(
@@ -112,12 +126,13 @@ def _launched(
     log_dir: Path,
     runtime_dir: Path,
     new_secret: Callable[[], str],
+    stem: str,
 ) -> list[WorkerSpec]:
     environment = engines[model.engine]
     command = settings.engines.get(model.engine, Engine()).command
     return [
         WorkerSpec(
-            name=worker_name(name, str(index)),
+            name=f"{stem}-{index}",
             model=name,
             watch=settings.watch,
             drain_timeout_s=settings.drain_timeout_s,
