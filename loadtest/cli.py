@@ -2,7 +2,7 @@
 The load test's command line.
 
 Exit codes: 0 done and failures within the threshold; 1 too many failures (or nothing succeeded); 2 bad usage, also a
-target off loopback without --yes; 3 nothing usable answers at the target.
+target off loopback without --yes; 3 nothing usable answers at the target; 130 interrupted before the run, or twice.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except TargetUnavailableError as error:
         print(f"loadtest: {error}", file=sys.stderr)
         return 3
+    except KeyboardInterrupt:
+        return 130
     return _run(options, console, target, model, api_key)
 
 

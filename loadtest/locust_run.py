@@ -8,11 +8,15 @@ only in a process that gevent has patched: see `__main__`.
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import gevent
+from gevent.event import Event
 from locust import User, constant, task
 from locust.env import Environment
 
@@ -52,24 +56,44 @@ def run_chat(plan: RunPlan, ledger: Ledger, progress: Callable[[float], None]) -
     """
     Runs the scenario to its end and fills the books; `progress` gets the elapsed seconds about once a second.
 
-    An interrupt (Ctrl-C) ends the run early: streams in flight still finish.
+    SIGINT or SIGTERM ends the run early: streams in flight still finish.
     """
     started = time.perf_counter()
     environment = Environment(user_classes=[_user_class(plan, ledger, started)], stop_timeout=plan.drain_s)
     runner = environment.create_local_runner()
     gc.collect()
     gc.freeze()  # what exists now never dies: collections during the run look at new objects only
-    runner.start(plan.users, spawn_rate=max(plan.users, 1))
-    try:
-        while (left := plan.duration_s - (time.perf_counter() - started)) > 0:
-            gevent.sleep(min(1.0, left))
+    with _interrupts() as interrupted:
+        runner.start(plan.users, spawn_rate=max(plan.users, 1))
+        while (left := plan.duration_s - (time.perf_counter() - started)) > 0 and not interrupted.is_set():
+            interrupted.wait(min(1.0, left))
             progress(time.perf_counter() - started)
-    except KeyboardInterrupt:
-        progress(time.perf_counter() - started)
-    runner.stop()  # returns when every user has finished its request, or `stop_timeout` has passed
-    runner.quit()
+        runner.stop()  # returns when every user has finished its request, or `stop_timeout` has passed
+        runner.quit()
     gc.unfreeze()
     return LocustTotals(environment.stats.total.num_requests, environment.stats.total.num_failures)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Event]:
+    """
+    An event that the first SIGINT or SIGTERM sets; the second ends the process at once, without a report.
+
+    Python's own handler would raise KeyboardInterrupt in whichever greenlet happens to run, in the middle of a request.
+    """
+    interrupted = Event()
+
+    def on_signal() -> None:
+        if interrupted.is_set():
+            os._exit(130)
+        interrupted.set()
+
+    handlers = [gevent.signal_handler(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield interrupted
+    finally:
+        for handler in handlers:
+            handler.cancel()
 
 
 def _user_class(plan: RunPlan, ledger: Ledger, started: float) -> type[User]:

@@ -99,6 +99,11 @@ class ChatStream:
         """One piece of visible text."""
         return self._delta({"content": text}, index, usage)
 
+    def content_around(self, index: int = 0) -> tuple[bytes, bytes]:
+        """What stands before and after the JSON string of a content event: for servers that send many."""
+        before, after = self.content("\0", index).split(compact("\0"))
+        return before, after
+
     def reasoning(self, text: str, index: int = 0, usage: Mapping[str, Any] | None = None) -> bytes:
         """One piece of reasoning text (field `reasoning` since 0.12)."""
         return self._delta({"reasoning": text}, index, usage)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtest.servers import scripts
+from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
 from loadtest.servers.recording import RecordedRequest
 from loadtest.servers.simulation.options import SimulatorOptions
@@ -121,6 +122,31 @@ async def test_failures_are_named_counted_and_decide_the_exit_code(tmp_path: Pat
     assert balanced(strict[1])
     assert set(strict[1]["failures"]) == {"in_band_error"}
     assert "EngineCore encountered an issue" in strict[2]
+
+
+async def test_an_interrupt_ends_the_run_early_and_loses_no_stream(tmp_path: Path) -> None:
+    """Ctrl-C while a stream is held in the middle of a long run: it finishes, the table is printed."""
+    models, events = scripts.models_json(), frames.ChatStream().events()
+    held = scripts.stream(scripts.gated(events, {2: "hold"}))
+
+    def answer(request: RecordedRequest) -> Script:
+        return models if request.method == "GET" else held
+
+    async with asyncio.timeout(30), FaultServer(answer) as server:
+        flags = ("--users", "2", "--duration", "1h", "--results", str(tmp_path))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtest", "--target", server.url, *flags),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        await server.reached("hold")
+        process.send_signal(signal.SIGINT)
+        server.release("hold")
+        output = (await process.communicate())[0].decode()
+        sent = sum(request.method == "POST" for request in server.requests)
+
+    assert process.returncode == 0, output
+    assert f"scheduled {sent} = ok {sent} + failed 0 + unsent 0" in output
 
 
 async def test_an_unknown_model_is_exit_code_2_naming_what_is_served(tmp_path: Path) -> None:

@@ -56,6 +56,14 @@ def test_text_is_sent_as_utf8_unescaped() -> None:
     assert '"content":"안녕 😀"'.encode() in CHAT.content("안녕 😀")
 
 
+@pytest.mark.parametrize("text", ["a", "", '"quoted"\n', "안녕 😀"])
+def test_a_frame_put_around_a_text_equals_the_frame_built_with_it(text: str) -> None:
+    """The simulator's short cut changes no byte."""
+    before, after = CHAT.content_around(1)
+
+    assert CHAT.content(text, 1) == before + frames.compact(text) + after
+
+
 def test_cached_tokens_appear_only_when_told() -> None:
     """prompt_tokens_details is bound to --enable-prompt-tokens-details."""
     assert b"prompt_tokens_details" not in CHAT.usage(22, 3)

@@ -187,6 +187,20 @@ async def test_a_repeated_prompt_hits_the_prefix_cache_and_salt_parts_it() -> No
     assert hits == 496
 
 
+async def test_a_connection_is_kept_between_requests_and_closed_when_idle() -> None:
+    """Keep-alive works, and ends by the server after VLLM_HTTP_TIMEOUT_KEEP_ALIVE seconds."""
+    options = parse_options(["--port", "0"], {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "0.2"})
+    async with asyncio.timeout(10), serving(options) as simulator:
+        reader, writer = await asyncio.open_connection("127.0.0.1", simulator.port)
+        for _ in range(2):
+            writer.write(b"GET /version HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert (await reader.readuntil(b"}")).endswith(b'{"version":"0.32.0"}')
+        assert len(simulator.site.connections) == 1
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_keys_guard_v1_only() -> None:
     """401 has vLLM's third shape; /health and /metrics stay open."""
     options = parse_options(["--served-model-name", "m", "--port", "0"], {"VLLM_API_KEY": "k"})

@@ -48,7 +48,7 @@ class Exchange:
 
     def send(self, data: bytes) -> None:
         """Sends one chunk."""
-        self.connection.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self) -> None:
         """Ends a chunked answer."""

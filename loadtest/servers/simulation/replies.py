@@ -100,12 +100,20 @@ class StreamedReply(Reply):
         self.exchange.end()
 
 
+@dataclass(slots=True, eq=False)
 class ChatStreamReply(StreamedReply):
-    """Streamed chat."""
+    """Streamed chat. The plain content event is by far the most frequent one, so its frame is built once per choice."""
+
+    around: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
 
     def token(self, index: int, text: str, reason: str | None) -> None:
         """The role event comes with the first token of its choice."""
+        if reason is None and not self.continuous and index in self.around:
+            before, after = self.around[index]
+            self.exchange.send(before + frames.compact(text) + after)
+            return
         stream = frames.ChatStream(self.model, self.id, self.created)
+        self.around[index] = stream.content_around(index)
         if len(self.texts[index]) == 1:
             self.exchange.send(stream.role(index, self.usage(0) if self.continuous else None))
         usage = self.usage(self.produced[index]) if self.continuous else None
