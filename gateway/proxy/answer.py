@@ -145,6 +145,11 @@ class Answer:
         """True once `write_directly` was called."""
         return self._direct is not None
 
+    @property
+    def lf_due(self) -> bool:
+        """The last byte received is a CR, whose LF may be on its way."""
+        return bool(self._ready) and self._ready[-1].endswith(b"\r")
+
     def plain_known(self) -> bool:
         """A non-streamed answer is complete, or too large to be held."""
         return self.complete or self.overflowed or self.error is not None

@@ -213,7 +213,7 @@ class Attempt:
                 await exchange.until(answer.has_more)
                 if not answer.over:
                     await self._pass_on(answer)
-        if answer.done and not answer.complete and exchange.family not in _LAST_MARKER_ENDS:
+        if answer.done and not answer.complete and (exchange.family not in _LAST_MARKER_ENDS or answer.lf_due):
             await self._pass_on(answer)
             exchange.enter(Phase.STREAMING)
             await exchange.until(answer.has_ended)

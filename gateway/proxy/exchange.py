@@ -21,6 +21,7 @@ from gateway.protocol.paths import InferenceRoute
 from gateway.protocol.request import RequestView, family_of, parse_request
 from gateway.protocol.retry import Action, Cause, decide
 from gateway.proxy.attempt import Attempt, AttemptFailed
+from gateway.proxy.body import decode_body
 from gateway.proxy.client import ClientGone, ClientSide, Headers, Receive, Scope, Send
 from gateway.proxy.limits import Limit, LimitTimer
 from gateway.proxy.policy import ModelPolicy
@@ -37,8 +38,6 @@ _WORKER_LIMITS = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
 HEARTBEAT = b": keep-alive\n\n"
 WORKER_WAIT_S = 120.0
 """Longest wait for a worker that is on its way."""
-ERROR_BODY_S = 5.0
-"""A worker may take so long to deliver an error body."""
 LINGER_S = 0.05
 """After a terminal marker, for the end of the message itself (families whose marker may be followed by more)."""
 FORCED_USAGE = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
@@ -121,7 +120,7 @@ class Exchange:
                 body = await self.client.read_body(
                     relay.policy.max_body_bytes, relay.policy.body_stall_s, relay.policy.body_total_s
                 )
-                view = self._parse(body)
+                view = self._parse(await self._decoded(body))
                 del body
                 relay.recorder.started(record.model)
                 counted = True
@@ -154,11 +153,19 @@ class Exchange:
             self._account()
             relay.recorder.finished(record)
 
+    async def _decoded(self, body: bytes) -> bytes:
+        """The body without its content coding, decoded beside the event loop: what comes out may be large."""
+        self.body_done_at = time.monotonic()
+        self.record.bytes_in = len(body)
+        for name, value in self.client.scope["headers"]:
+            if name == b"content-encoding":
+                coding, limit = value.decode("latin-1"), self.relay.policy.max_body_bytes
+                return await asyncio.to_thread(decode_body, body, coding, limit)
+        return body
+
     def _parse(self, body: bytes) -> RequestView:
         began = time.monotonic()
-        self.body_done_at = began
         record = self.record
-        record.bytes_in = len(body)
         relay = self.relay
         if relay.dispatcher.draining:
             raise errors_wire.failure(Outcome.SHUTDOWN, retry_after_s=1)
@@ -366,7 +373,7 @@ class Exchange:
             if answer.done and not answer.complete:
                 found = min(found, (answer.last_at + LINGER_S, Limit.LINGER))
             elif attempt.reading_error:
-                found = min(found, (answer.last_at + ERROR_BODY_S, Limit.ERROR_BODY))
+                found = min(found, (answer.last_at + limits.error_body_s, Limit.ERROR_BODY))
             elif answer.stalled_at is not None:
                 found = min(found, (answer.stalled_at + limits.stalled_client_s, Limit.STALLED_CLIENT))
             elif self._in_send and phase is Phase.STREAMING:
@@ -391,8 +398,10 @@ class Exchange:
         return max(self._committed_at, answer.last_write_at if answer is not None else 0.0)
 
     def wrote(self) -> None:
-        """The client has just been sent something."""
+        """The client has just been sent something: the next heartbeat is due later."""
         self._committed_at = time.monotonic()
+        if self.policy.heartbeat_s > 0 and self._timer is not None:
+            self._timer.arm()
 
     def _expired(self, limit: Limit) -> None:
         answer = self.attempt.answer if self.attempt is not None else None

@@ -198,14 +198,18 @@ async def gateway(
         for index, worker in enumerate(workers)
     ]
     served.publish(views, models=models)
-    serving = asyncio.create_task(server._serve([sock]))
-    await until(lambda: server.started)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup([sock])
+    await server.on_tick(0)
     try:
         yield served
     finally:
         relay.shut_down()
         pools.close()
-        server.should_exit = True
+        for listener in server.servers:
+            listener.close()
         for connection in list(server.server_state.connections):
             connection.transport.abort()
-        await serving
+        while server.server_state.tasks:
+            await asyncio.wait(server.server_state.tasks)
