@@ -77,7 +77,7 @@ _URL = re.compile(r"\b(?:https?|wss?|tcp|unix|file|grpc)://[^\s'\"`<>)\]}]+", re
 _ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|localhost)(?::\d{1,5})?(?![\w.]\d)"
     r"|\[[0-9a-fA-F:]*:[0-9a-fA-F:]*\](?::\d{1,5})?"
-    r"|(?<![\w.-])[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}:\d{2,5}(?!\d)",
+    r"|(?<![\w.-])(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z][A-Za-z0-9-]{0,62}:\d{2,5}(?!\d)",
 )
 _PATH = re.compile(r"(?<![\w/<.])(?:/(?!v1/)(?:[\w.@+~-]+/)+[\w.@+~-]*|~/[\w./@+-]+|[A-Za-z]:\\[^\s'\"]+)")
 _TRACE = re.compile(r"(?:\s*Traceback \(most recent call last\):|\s*\n\s*File \").*", re.DOTALL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -133,7 +134,7 @@ def _skip_value(body: bytes, start: int) -> int:
     if first not in (b"[", b"{"):
         return _expect(_SCALAR.match(body, start)).end()
     depth = 0
-    for count, token in enumerate(_TOKEN.finditer(body, start)):
+    for token in islice(_TOKEN.finditer(body, start), _SKIP_TOKENS):
         kind = body[token.start()]
         if kind in b"[{":
             depth += 1
@@ -141,6 +142,4 @@ def _skip_value(body: bytes, start: int) -> int:
             depth -= 1
             if depth == 0:
                 return token.end()
-        if count > _SKIP_TOKENS:
-            break
     raise RequestError(400, "The request body repeats a top-level key.", code="invalid_json", should_retry=False)

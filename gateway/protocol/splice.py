@@ -38,7 +38,7 @@ class Rewrites:
 
 
 _Edit = bytes | None  # the new value of a member; None removes it
-_INTO_EMPTY = b'{"include_usage":true}'
+_USAGE_ONLY = b'{"include_usage":true}'
 # Without include_usage the worker ignores continuous_usage_stats; with it, every chunk would carry usage.
 _USAGE_OPTIONS = frozenset({"include_usage", "continuous_usage_stats"})
 
@@ -52,21 +52,28 @@ def apply(view: RequestView, rewrites: Rewrites) -> bytes:
     """The body to send; `view.body` itself when nothing changes."""
     if view.members is None:
         return _apply_to_form(view, rewrites)
-    members = view.members
+    body, members = view.body, view.members
     edits: dict[str, _Edit] = {}
     additions: list[bytes] = []
+    found: list[Member] | None = None
     if rewrites.model is not None and view.model is not None and rewrites.model != view.model:
         edits["model"] = msgspec.json.encode(rewrites.model)
     if rewrites.strip_operator_fields:
         edits.update((name, None) for name in OPERATOR_FIELDS if name in members)
     if rewrites.force_usage and forces_usage(view):
-        _force_usage(members, edits, additions)
+        if "stream_options" in members:
+            found = scan_members(body, members)
+            options = [body[member.value : member.end] for member in found if member.key == "stream_options"]
+            edits["stream_options"] = _with_usage(options[-1])
+        else:
+            additions.append(b'"stream_options":' + _USAGE_ONLY)
     if rewrites.default_max_tokens is not None or rewrites.max_tokens_limit is not None:
         _limit_tokens(view.family, members, rewrites, edits, additions)
     if not edits and not additions:
-        return view.body
-    found = scan_members(view.body, members) if edits else None
-    return _splice(view.body, found, edits, additions, empty=not members)
+        return body
+    if edits and found is None:
+        found = scan_members(body, members)
+    return _splice(body, found, edits, additions, empty=not members)
 
 
 def _apply_to_form(view: RequestView, rewrites: Rewrites) -> bytes:
@@ -76,19 +83,13 @@ def _apply_to_form(view: RequestView, rewrites: Rewrites) -> bytes:
     return b"".join((view.body[: named.start], rewrites.model.encode(), view.body[named.end :]))
 
 
-def _force_usage(members: Mapping[str, msgspec.Raw], edits: dict[str, _Edit], additions: list[bytes]) -> None:
-    options = members.get("stream_options")
-    if options is None:
-        additions.append(b'"stream_options":' + _INTO_EMPTY)
-        return
-    text = bytes(options)
-    if text == b"null":
-        edits["stream_options"] = _INTO_EMPTY
-        return
-    inner = decode_members(text)
+def _with_usage(options: bytes) -> bytes:
+    """`stream_options` with usage asked for and everything else as it was."""
+    if options == b"null":
+        return _USAGE_ONLY
+    inner = decode_members(options)
     drop: dict[str, _Edit] = dict.fromkeys(_USAGE_OPTIONS & inner.keys())
-    found = scan_members(text, inner)
-    edits["stream_options"] = _splice(text, found, drop, [b'"include_usage":true'], empty=not inner)
+    return _splice(options, scan_members(options, inner), drop, [b'"include_usage":true'], empty=not inner)
 
 
 def _limit_tokens(

@@ -2,7 +2,9 @@
 How deep and how many-membered a JSON text is, found without parsing it and without recursion.
 
 Runs on every request body before the decoder does, so that nothing nests deeper than the decoder and the worker
-can take. Built from bytes methods only: a body of 32 MiB takes a few milliseconds when it has few brackets.
+can take. Built from bytes methods only: a body of 32 MiB takes about 15 ms when it has few brackets, some 100 ms when
+it is all text with escapes. (Decoding to objects and measuring those is twice as fast on text, but an object that
+repeats a key hides what the first of them nested.)
 """
 
 from __future__ import annotations

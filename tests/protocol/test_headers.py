@@ -84,9 +84,7 @@ def test_c23_the_worker_is_asked_for_plain_bytes_only() -> None:
 
 def test_operator_headers_pass_only_by_policy() -> None:
     """With them a client chooses its place in the queue."""
-    with_policy = upstream_request_headers(
-        CLIENT, host="w", attempt_id="a", content_length=None, operator_headers=True
-    )
+    with_policy = upstream_request_headers(CLIENT, host="w", attempt_id="a", content_length=None, operator_headers=True)
     without = upstream_request_headers(CLIENT, host="w", attempt_id="a", content_length=None)
 
     assert (b"x-vllm-priority", b"-5") in with_policy

@@ -48,12 +48,10 @@ def observe(text: bytes, piece: int = 65_536) -> int:
     return observer.events
 
 
-@pytest.mark.parametrize(
-    "unit", [b"x", b"\\n", b'"choices":[]', b"\r", b"\n", b"data: {}\r\n\r\n", b":\n"], ids=repr
-)
+@pytest.mark.parametrize("unit", [b"x", b"\\n", b'"choices":[]', b"\r", b"\n", b"data: {}\r\n\r\n", b":\n"], ids=repr)
 def test_a_16_mib_line_passes_in_linear_time(unit: bytes) -> None:
     """One endless line, and endless line ends."""
-    assert_linear(observe, lambda size: b"data: " + unit * (size // len(unit)), 8 * MIB if unit == b"x" else MIB)
+    assert_linear(observe, lambda size: b"data: " + unit * (size // len(unit)), 8 * MIB if unit == b"x" else MIB // 4)
 
 
 def test_small_pieces_of_a_long_event_are_linear() -> None:
@@ -61,9 +59,7 @@ def test_small_pieces_of_a_long_event_are_linear() -> None:
     assert_linear(lambda text: observe(text, 16), lambda size: b"data: " + b"x" * size, MIB // 2)
 
 
-@pytest.mark.parametrize(
-    "unit", [b"1234,", b'"text",', b'"\\"[",', b"[],", b'{"a":1},', b'"[",{},'], ids=repr
-)
+@pytest.mark.parametrize("unit", [b"1234,", b'"text",', b'"\\"[",', b"[],", b'{"a":1},', b'"[",{},'], ids=repr)
 def test_large_bodies_are_read_in_linear_time(unit: bytes) -> None:
     """Token ids, strings, escapes, brackets in and out of strings; refused or not."""
 
@@ -76,7 +72,7 @@ def test_large_bodies_are_read_in_linear_time(unit: bytes) -> None:
             return
         apply(view, Rewrites(model="public", strip_operator_fields=True))
 
-    assert_linear(parse, lambda size: b'{"model":"m","prompt":[' + unit * (size // len(unit)) + b"1]}", 4 * MIB)
+    assert_linear(parse, lambda size: b'{"model":"m","prompt":[' + unit * (size // len(unit)) + b"1]}", 2 * MIB)
 
 
 def test_a_hidden_value_is_walked_in_linear_time() -> None:

@@ -455,3 +455,21 @@ def test_a_transcription_stream_is_read_like_a_chat() -> None:
     )
 
     assert (1, Ending.COMPLETE) == (observer.token_events, observer.verdict().ending)
+
+
+def test_an_unknown_messages_event_is_nothing() -> None:
+    """New kinds of events are handed to the user by the SDKs; here they are neither tokens nor errors."""
+    observer = observe(message("new_kind", x=1), family=Family.MESSAGES)
+
+    assert (1, 0, None, 0) == (observer.events, observer.token_events, observer.error, observer.malformed)
+
+
+def test_an_absurd_number_makes_an_event_unreadable_and_no_more() -> None:
+    """Python refuses integers of thousands of digits."""
+    observer = observe(
+        event('{"type":"message_delta","x":' + "1" * 5000 + "}"),
+        message("message_stop"),
+        family=Family.MESSAGES,
+    )
+
+    assert (1, Ending.COMPLETE) == (observer.malformed, observer.verdict().ending)

@@ -113,9 +113,9 @@ def test_stored_responses_have_routes_of_their_own() -> None:
     assert InferenceRoute(Endpoint.RESPONSES, "/v1/responses/resp_1", frozenset({"GET"}), "resp_1") == resolve(
         b"/v1/responses/resp_1"
     )
-    assert InferenceRoute(
-        Endpoint.RESPONSES, "/v1/responses/resp_1/cancel", frozenset({"POST"}), "resp_1"
-    ) == resolve(b"/responses/resp_1/cancel/")
+    assert InferenceRoute(Endpoint.RESPONSES, "/v1/responses/resp_1/cancel", frozenset({"POST"}), "resp_1") == resolve(
+        b"/responses/resp_1/cancel/"
+    )
 
 
 @pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/", b"/models", b"//v1//models", b"/openai/v1/models"])

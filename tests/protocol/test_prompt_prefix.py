@@ -89,3 +89,11 @@ def test_a_smaller_bound_gives_a_prefix_of_the_same_bytes(turns: list[str], more
 def test_the_text_of_a_prompt_is_its_utf8(text: str) -> None:
     """Lone surrogates included, in the only encoding there is for them."""
     assert text.encode("utf-8", "surrogatepass")[:20] == prefix(Family.COMPLETIONS, {"prompt": text}, bound=20)
+
+
+def test_the_parts_of_one_message_are_bounded_together() -> None:
+    """What follows a full prefix is not even looked at."""
+    parts = [{"type": "text", "text": "abcdef"}] * 3
+
+    assert b"user\x1fabcdefab" == prefix(Family.CHAT, {"messages": [{"role": "user", "content": parts}]}, bound=13)
+    assert b"abcdefa" == prefix(Family.COMPLETIONS, {"prompt": ["abcdef", "a", "b", "c"]}, bound=7)

@@ -55,7 +55,9 @@ def test_c44_without_retries_left_only_a_stale_connection_is_tried_again(cause: 
 
 def test_c39_a_connection_that_is_stale_twice_costs_a_retry() -> None:
     """The fresh connection is used once per exchange."""
-    assert Action.NEXT_WORKER is decide(Phase.HEADERS, Cause.STALE_CONNECTION, retries_left=1, stale_retried=True).action
+    assert (
+        Action.NEXT_WORKER is decide(Phase.HEADERS, Cause.STALE_CONNECTION, retries_left=1, stale_retried=True).action
+    )
     assert Action.FAIL is decide(Phase.HEADERS, Cause.STALE_CONNECTION, retries_left=0, stale_retried=True).action
 
 

@@ -181,7 +181,7 @@ def test_a_large_hidden_value_is_refused_rather_than_walked() -> None:
         parse(body)
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b'{"a" 1}', b'{"a":1'])
+@pytest.mark.parametrize("body", [b"[]", b"{", b'{"a" 1}', b'{"a":1', b'{"a":[1'])
 def test_the_scan_of_what_is_no_object_says_so(body: bytes) -> None:
     """Not reachable after a successful decode; still no index error."""
     with pytest.raises(RequestError):
@@ -248,6 +248,8 @@ def test_c58_usage_is_forced_only_where_a_stream_lacks_it() -> None:
         (b'{ "x" : 1 }', b'{"include_usage":true, "x" : 1 }'),
         (b'{"include_usage":null,"x":1}', b'{"include_usage":true,"x":1}'),
         (b'{"x":1,"continuous_usage_stats":true}', b'{"include_usage":true,"x":1}'),
+        (b'{"x":NaN}', b'{"include_usage":true,"x":NaN}'),
+        (b'{"x":"\\ud83d"}', b'{"include_usage":true,"x":"\\ud83d"}'),
     ],
 )
 def test_c58_forcing_usage_keeps_the_other_options(options: bytes, expected: bytes) -> None:

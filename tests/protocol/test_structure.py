@@ -62,9 +62,10 @@ def test_the_depth_is_the_same_in_slices(value: object, max_depth: int, slice_: 
     [
         b"[" + b"[]," * MAX_CONTAINERS + b"1]",
         b"{" + b'"a":1,' * (MAX_MEMBERS + 1) + b'"b":1}',
-        b"[" + b'["["],' * (3 * MAX_CONTAINERS) + b"1]",
+        b"[" + b'["["],' * (4 * MAX_CONTAINERS) + b"1]",
+        b"[" + b'["x"],' * (2 * MAX_CONTAINERS) + b"1]",
     ],
-    ids=["containers", "members", "containers-with-strings"],
+    ids=["containers", "members", "containers-with-brackets", "containers-with-strings"],
 )
 def test_c70_a_body_of_very_many_parts_is_refused_quickly(body: bytes) -> None:
     """Breadth costs as depth does; a deadline far above the cost guards against a quadratic path."""
@@ -85,3 +86,8 @@ def test_many_shallow_arrays_are_allowed() -> None:
     saw = b"[" * 150 + b"]" * 150
     assert not too_complex(b"[" + saw + b"," + saw + b"]", 151)
     assert too_complex(b"[" + saw + b"," + saw + b"]", 150)
+
+
+def test_the_first_of_two_equal_keys_counts_too() -> None:
+    """A parser forgets its value; the nesting is there all the same."""
+    assert too_complex(b'{"x":' + b"[" * 300 + b"]" * 300 + b',"x":1}', 200)

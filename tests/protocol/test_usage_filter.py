@@ -109,3 +109,17 @@ def test_a_stream_that_breaks_inside_the_usage_event_gives_back_what_is_held() -
 
     assert frame(USAGE)[:40] == usage_filter.flush()
     assert b"" == usage_filter.flush()
+
+
+def test_the_lf_of_a_crlf_that_ended_a_dropped_event_is_dropped_with_it() -> None:
+    """Cut between the two; after an event that passed, it passes."""
+    for payload, expected in ((USAGE, b""), (CONTENT, frame(CONTENT, "\r\n"))):
+        usage_filter = UsageFilter()
+        text = frame(payload, "\r\n")
+
+        assert expected + b": c\n\n" == usage_filter.feed(text[:-1]) + usage_filter.feed(b"\n: c\n\n")
+    usage_filter = UsageFilter()
+    assert (
+        b"data: x\r\rdata: y"
+        == usage_filter.feed(b"data: x\r\r") + usage_filter.feed(b"data: y") + usage_filter.flush()
+    )
