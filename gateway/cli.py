@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +27,7 @@ from gateway.config.load import explain, load_settings, settings_from_mapping
 from gateway.config.settings import Engine, Settings
 from gateway.control.admin_client import AdminClient
 from gateway.control.composition import Terminal, plan_workers, serve
+from gateway.control.console import PatientConsole
 from gateway.control.machine import machine_from, with_listed_gpus
 from gateway.control.preparation import (
     LaunchEnvironment,
@@ -57,6 +61,13 @@ Exit codes: 0 done or stopped on request; 1 unexpected error; 2 wrong configurat
 lacks something (the message has the command that mends it); 4 port in use; 5 another gateway runs with the same state
 directory; 6 no worker could be started; 7 no gateway is running; 130 interrupted during set-up.
 """
+
+
+class Interrupted(GatewayError):
+    """Ctrl-C or SIGTERM before anything served."""
+
+    exit_code = 130
+
 
 app = typer.Typer(
     name="gateway",
@@ -103,13 +114,19 @@ def main() -> None:
         sys.exit(error.exit_code)
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"vllm-gateway {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
 
 
 @app.command()
@@ -148,7 +165,9 @@ def up(
     with the address, lines to copy, and where the metrics are.
     """
     if model is not None and config is not None:
-        raise ConfigurationError(f"give either MODEL ({model}) or a configuration file ({config}), not both")
+        raise ConfigurationError(
+            f"give either MODEL ({model}) or a configuration file ({config}, from -c or GATEWAY_CONFIG), not both"
+        )
     around = _surroundings()
     folder = config.parent if config is not None else Path.cwd()
 
@@ -170,7 +189,12 @@ def up(
         )
         return _overridden(settings_from_mapping(document, folder), host, port, admin_port, None)
 
-    serve(settings, around, Terminal(console=_console(), log_file=sys.stderr.buffer), folder=folder)
+    # Until the supervisor takes over, SIGTERM means what Ctrl-C means: set-up ends its children and leaves.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        serve(settings, around, Terminal(console=_console(), log_file=sys.stderr.buffer), folder=folder)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted during set-up; the next run takes up where it can") from None
 
 
 @app.command()
@@ -251,7 +275,11 @@ def status(
     if not watch:
         console.print(status_view(client.status()))
         return
-    with Live(status_view(client.status()), console=console, auto_refresh=False, screen=console.is_terminal) as live:
+    view = status_view(client.status())
+    with (
+        suppress(KeyboardInterrupt),  # is how watching ends
+        Live(view, console=console, auto_refresh=False, screen=console.is_terminal) as live,
+    ):
         while True:
             time.sleep(WATCH_S)
             live.update(status_view(client.status()), refresh=True)
@@ -296,9 +324,14 @@ def logs(
 ) -> None:
     """Show what a worker has printed. Works without a running gateway too."""
     path = log_path(_state().logs, name, previous=previous)
-    for part in follow(path, lines) if following else tail(path, lines):
-        sys.stdout.buffer.write(part)
-        sys.stdout.buffer.flush()
+    with suppress(KeyboardInterrupt):  # is how following ends
+        for part in follow(path, lines) if following else tail(path, lines):
+            sys.stdout.buffer.write(part)
+            sys.stdout.buffer.flush()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _surroundings() -> Surroundings:
@@ -312,7 +345,7 @@ def _state() -> StateDir:
 
 def _console() -> Console:
     # A pipe has no width; 80 columns would fold what a program or a log is going to read.
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    return PatientConsole(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 
 
 def _command(worker: str, command: str) -> None:

@@ -47,6 +47,8 @@ from gateway.workers.process import SessionLauncher
 from gateway.workers.services import Prober, WorkerServices
 from gateway.workers.spec import WorkerSpec, specs_from_settings
 
+LAST_SWEEP_S = 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
@@ -179,6 +181,7 @@ async def _supervise(
         clock=clock,
         log=plain,
         watcher=watcher,
+        sweep=lambda: sweep(state.records, deadline_s=LAST_SWEEP_S).survivors,
     )
     await Supervisor(plan).run()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 
 import anyio
 from rich.console import Console
@@ -18,6 +20,15 @@ from gateway.types import WorkerState
 from gateway.workers.status import WorkerStatus
 
 _TICK_S = 1.0
+
+
+class PatientConsole(Console):
+    """A console that goes quiet when nobody reads it any more, where rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        # The interpreter flushes standard output once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 class ConsoleWatcher:
@@ -45,6 +56,7 @@ class ConsoleWatcher:
     def listening(self, addresses: Addresses) -> None:
         """See `Watcher`."""
         self._addresses = addresses
+        self._print(f"listening on {addresses.public}, starting {', '.join(self._models)}")
 
     def changed(self, statuses: Sequence[WorkerStatus]) -> None:
         """See `Watcher`."""
@@ -65,9 +77,10 @@ class ConsoleWatcher:
         else:
             self._print(f"stopping ({reason})")
 
-    def stopped(self, took_s: float) -> None:
+    def stopped(self, took_s: float, survivors: Sequence[int]) -> None:
         """See `Watcher`."""
-        self._print(f"stopped after {took_s:.1f} s, no process left")
+        left = f"processes that cannot be killed: {' '.join(map(str, survivors))}" if survivors else "no process left"
+        self._print(f"stopped after {took_s:.1f} s, {left}")
 
     async def run(self) -> None:
         """Redraw, and say again what takes long."""
@@ -84,7 +97,8 @@ class ConsoleWatcher:
     def _say(self) -> None:
         lines = self._lines.lines(self._statuses, self._clock.monotonic())
         if self._live is not None:
-            self._live.update(self._table(), refresh=True)
+            with suppress(OSError):
+                self._live.update(self._table(), refresh=True)
             return
         for line in lines:
             self._print(line)
@@ -92,10 +106,13 @@ class ConsoleWatcher:
     def _end_live(self) -> None:
         if self._live is not None:
             live, self._live = self._live, None
-            live.stop()
+            with suppress(OSError):
+                live.stop()
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        # The terminal may be gone while we serve; that must cost lines and nothing else.
+        with suppress(OSError):
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _table(self) -> Table:
         now_s = self._clock.monotonic()

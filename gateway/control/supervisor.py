@@ -29,7 +29,7 @@ import anyio.abc
 from gateway import __version__
 from gateway.clock import Clock
 from gateway.config.settings import Settings
-from gateway.control.gateway_process import EXIT_GRACE_S, GatewayProcessBroken, GatewaySlot, SlotEvents, SlotPlan
+from gateway.control.gateway_process import GatewayProcessBroken, GatewaySlot, SlotEvents, SlotPlan
 from gateway.control.load_book import Load, LoadBook
 from gateway.control.snapshots import build_snapshot
 from gateway.control.sockets import listen, listen_unix, require_public_bind, url
@@ -45,10 +45,13 @@ from gateway.workers.actor import Actor, OnChange, WorkerCommand
 from gateway.workers.spec import WorkerSpec
 from gateway.workers.status import WorkerStatus
 
-# After the gateway processes are gone, workers get so long to stop by themselves; with the default `drain_timeout_s`
-# everything is gone within 30 s.
-WORKER_STOP_S = 4.0
-_HURRIED_EXIT_S = 1.0
+# What the stop may take beyond `drain_timeout_s`: with the default of 25 s everything is gone within 30 s. A gateway
+# process ends its last streams at the drain deadline and needs a moment to say so; workers then have the rest of the
+# time, which is all of it when nothing was in flight, but never less than the minimum.
+LAST_WORDS_S = 1.0
+HURRIED_EXIT_S = 0.5
+STOP_MARGIN_S = 4.0
+WORKER_STOP_MINIMUM_S = 2.0
 
 FAILURE = "failure"
 """The reason of a stop that nobody asked for; the error that `run` raises says more."""
@@ -69,6 +72,7 @@ class SupervisorPlan:
         state: The state directory, held by the caller.
         runtime_dir: Where the admin socket goes (`state_dir.runtime_directory`).
         gateway_argv: Command of a gateway process, without the descriptor options.
+        sweep: Kills what workers have left in spite of everything; the pids that cannot be killed. Called at the end.
         processes: Gateway processes.
         keys_file: File with the API keys' digests, "" for none.
     """
@@ -83,6 +87,7 @@ class SupervisorPlan:
     clock: Clock
     log: EventLog
     watcher: Watcher
+    sweep: Callable[[], Sequence[int]]
     processes: int = 1
     keys_file: str = ""
 
@@ -224,7 +229,8 @@ class Supervisor(SlotEvents):
             await self._take_down(slots_done, actors_done)
             # Whatever has not stopped by now is killed by its own task when that is cancelled.
             group.cancel_scope.cancel()
-        self._plan.watcher.stopped(self._plan.clock.monotonic() - began_s)
+        survivors = await anyio.to_thread.run_sync(self._plan.sweep)
+        self._plan.watcher.stopped(self._plan.clock.monotonic() - began_s, survivors)
 
     def _make_slot(self, index: int, listener: socket.socket) -> GatewaySlot:
         plan = self._plan
@@ -263,6 +269,7 @@ class Supervisor(SlotEvents):
 
     async def _take_down(self, slots_done: anyio.Event, actors_done: anyio.Event) -> None:
         drain_s = self._plan.settings.drain_timeout_s
+        began_s = self._plan.clock.monotonic()
         self._plan.watcher.stopping(self._reason)
         self._plan.log.event("stopping", reason=self._reason, drain_timeout_s=drain_s)
         self._draining = True
@@ -272,17 +279,18 @@ class Supervisor(SlotEvents):
         for actor in self.actors.values():
             if actor.status.state not in (WorkerState.READY, WorkerState.DRAINING, WorkerState.UNHEALTHY):
                 actor.command(WorkerCommand.SHUTDOWN, drain_s=0)
-        await self._wait_or_hurry(slots_done, drain_s + EXIT_GRACE_S / 2)
+        await self._wait_or_hurry(slots_done, drain_s + LAST_WORDS_S)
         if not slots_done.is_set():
             for slot in self._slots:
                 slot.drain(0)
-            with anyio.move_on_after(_HURRIED_EXIT_S):
+            with anyio.move_on_after(HURRIED_EXIT_S):
                 await slots_done.wait()
         for slot in self._slots:
             slot.kill()
         for actor in self.actors.values():
             actor.command(WorkerCommand.SHUTDOWN, drain_s=0)
-        await self._wait_or_hurry(actors_done, WORKER_STOP_S)
+        left_s = began_s + drain_s + STOP_MARGIN_S - self._plan.clock.monotonic()
+        await self._wait_or_hurry(actors_done, max(left_s, WORKER_STOP_MINIMUM_S))
 
     async def _wait_or_hurry(self, event: anyio.Event, limit_s: float) -> None:
         with anyio.move_on_after(limit_s):

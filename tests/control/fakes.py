@@ -146,7 +146,7 @@ class RecordingWatcher:
     def stopping(self, reason: str) -> None:
         self._tell(f"stopping {reason}")
 
-    def stopped(self, took_s: float) -> None:
+    def stopped(self, took_s: float, survivors: Sequence[int]) -> None:
         self.took_s = took_s
         self._tell("stopped")
 

@@ -76,6 +76,7 @@ def plan(
         clock=clock,
         log=EventLog(lambda line: None, clock),
         watcher=watcher,
+        sweep=lambda: (),
     )
 
 
@@ -147,7 +148,7 @@ async def test_serving_is_announced_once_and_only_when_a_model_can_be_asked(tmp_
 
 
 async def test_the_supervisor_gives_up_when_no_worker_of_any_model_can_serve(tmp_path: Path) -> None:
-    """One sentence with each worker's reason, exit code 6, nothing left."""
+    """Each reason once with the workers that have it, exit code 6, nothing left."""
     async with running(tmp_path, specs=(spec(), spec("m-1"))) as run:
         run.fleet.workers["m-0"].become(WorkerState.FAILED, last_failure="set models.m.launch.max_model_len lower")
         assert not run.done.is_set()
@@ -156,7 +157,7 @@ async def test_the_supervisor_gives_up_when_no_worker_of_any_model_can_serve(tmp
 
     assert isinstance(run.error, WorkerStartError)
     assert 6 == run.error.exit_code
-    assert "m-0: set models.m.launch.max_model_len lower" in str(run.error)
+    assert "m-0, m-1: set models.m.launch.max_model_len lower" in str(run.error)
     assert all(worker.ended for worker in run.fleet.workers.values())
 
 

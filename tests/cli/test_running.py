@@ -1,0 +1,225 @@
+"""`gateway up` over simulated workers: operating a fleet by the command line, and what remains after any end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.served import Served, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+DEMO = Path(__file__).parents[2] / "deploy/examples/demo.yaml"
+READY_S = 60
+
+
+def demo(state: Path) -> Served:
+    return Served(["-c", str(DEMO)], state, environ={"GATEWAY_CACHE_DIR": str(state.parent / "cache")})
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One fleet for the tests that leave it as it was."""
+    with demo(tmp_path_factory.mktemp("home") / "state") as running:
+        running.wait_ready(within_s=READY_S)
+        wait_until(lambda: states(running) == ["ready", "ready"], within_s=READY_S, what="two workers ready")
+        yield running
+
+
+def gateway(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments],
+        env=served.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def states(served: Served) -> list[str]:
+    return [worker["state"] for worker in served.status()["workers"]]
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_status_shows_the_fleet_to_people_and_programs(served: Served) -> None:
+    table = gateway(served, "status")
+    report = json.loads(gateway(served, "status", "--json").stdout)
+
+    assert 0 == table.returncode, table.stderr
+    for expected in ("demo-0", "demo-1", "ready", f"{served.base}/v1", served.admin, "2 of 2 workers ready"):
+        assert expected in table.stdout
+    assert ["demo-0", "demo-1"] == [worker["name"] for worker in report["workers"]]
+    assert all(worker["pid"] and worker["port"] for worker in report["workers"])
+
+
+def test_a_worker_is_drained_started_and_restarted_by_name(served: Served) -> None:
+    """Requests are answered throughout by the other one; the restarted worker is another process."""
+    before = served.status()["workers"][1]["pid"]
+
+    assert 0 == gateway(served, "workers", "drain", "demo-1").returncode
+    wait_until(lambda: states(served) == ["ready", "draining"], within_s=30, what="demo-1 draining")
+    answer = served.http.post(
+        f"{served.base}/v1/completions", json={"model": "demo", "prompt": "hello", "max_tokens": 2}
+    )
+    assert 200 == answer.status_code
+    assert 0 == gateway(served, "workers", "start", "demo-1").returncode
+    wait_until(lambda: states(served) == ["ready", "ready"], within_s=30, what="demo-1 back in rotation")
+    assert before == served.status()["workers"][1]["pid"]
+    assert 0 == gateway(served, "workers", "restart", "demo-1").returncode
+    wait_until(
+        lambda: states(served) == ["ready", "ready"] and served.status()["workers"][1]["pid"] != before,
+        within_s=READY_S,
+        what="demo-1 ready as another process",
+    )
+
+
+def test_commands_for_no_such_worker_name_the_known_ones(served: Served) -> None:
+    done = gateway(served, "workers", "stop", "demo-7")
+
+    assert 1 == done.returncode
+    assert "demo-0, demo-1" in done.stderr
+
+
+def test_logs_show_what_a_worker_printed(served: Served) -> None:
+    done = gateway(served, "logs", "demo-0")
+
+    assert 0 == done.returncode
+    assert "Application startup complete" in done.stdout
+
+
+def test_metrics_and_worker_metrics_agree_with_the_client(served: Served) -> None:
+    """The gateway's total and the worker's own counter rise by the usage that the client was told."""
+
+    def total(text: str, name: str) -> float:
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + "{"))
+
+    def gateway_total() -> float:
+        return total(served.http.get(f"{served.admin}/metrics").text, "gateway_output_tokens_total")
+
+    def worker_total() -> float:
+        return sum(served.worker_metric(name, "vllm:generation_tokens_total") for name in ("demo-0", "demo-1"))
+
+    gateway_before, worker_before = gateway_total(), worker_total()
+    usage = served.http.post(
+        f"{served.base}/v1/completions", json={"model": "demo", "prompt": "hello", "max_tokens": 7, "ignore_eos": True}
+    ).json()["usage"]
+
+    assert 7 == usage["completion_tokens"]
+    wait_until(lambda: gateway_total() == gateway_before + 7, within_s=15, what="seven more on /metrics")
+    wait_until(lambda: worker_total() == worker_before + 7, within_s=15, what="seven more at the workers")
+
+
+def test_a_killed_gateway_process_costs_no_connection_and_no_worker(served: Served) -> None:
+    """kill -9: every request sent from then on is answered, totals do not fall, workers are the same processes."""
+    report = served.status()
+    workers = [worker["pid"] for worker in report["workers"]]
+    totals = served.http.get(f"{served.admin}/metrics").text
+    (process,) = report["gateway_processes"]
+    os.kill(process["pid"], signal.SIGKILL)
+    with_new_connections = [
+        subprocess.run(
+            ["curl", "-sS", "--noproxy", "*", "--max-time", "30", f"{served.base}/v1/models"],
+            capture_output=True,
+            text=True,
+        )
+        for _ in range(5)
+    ]
+
+    assert [0] * 5 == [each.returncode for each in with_new_connections], with_new_connections
+    assert process["pid"] != served.status()["gateway_processes"][0]["pid"]
+    assert workers == [worker["pid"] for worker in served.status()["workers"]]
+    counted = [line for line in totals.splitlines() if line.startswith("gateway_requests_total") and "ok" in line]
+    now = served.http.get(f"{served.admin}/metrics").text
+    assert counted
+    for line in counted:
+        series, value = line.rsplit(" ", 1)
+        (after,) = (each for each in now.splitlines() if each.startswith(series + " "))
+        assert float(after.rsplit(" ", 1)[1]) >= float(value)
+
+
+def test_running_streams_finish_when_the_gateway_is_asked_to_stop(tmp_path: Path) -> None:
+    """SIGTERM during a stream: it ends as it would have, then everything is gone within 30 s with exit code 0."""
+    with demo(tmp_path / "state") as served:
+        served.wait_ready(within_s=READY_S)
+        family = served.family()
+        body = {"model": "demo", "prompt": "count", "max_tokens": 100, "ignore_eos": True, "stream": True}
+        text = b""
+        with served.http.stream("POST", f"{served.base}/v1/completions", json=body) as answer:
+            for chunk in answer.iter_raw():
+                if not text:
+                    served.process.send_signal(signal.SIGTERM)
+                text += chunk
+
+        assert served.process.wait(30) == 0, served.output
+        assert text.endswith(b"data: [DONE]\n\n")
+        assert b'"finish_reason":"length"' in text
+        assert [] == alive(family)
+        served._reader.join(10)
+        assert "no process left" in served.output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("after", ["at once", "starting", "ready"])
+def test_the_next_gateway_ends_what_a_killed_one_left(tmp_path: Path, after: str) -> None:
+    """kill -9 of the supervisor at any moment: its workers are gone before the next one launches its own."""
+    state = tmp_path / "state"
+    with demo(state) as first:
+        if after == "at once":
+            wait_until(lambda: any((state / "records").glob("*.json")), within_s=READY_S, what="a launch record")
+        elif after == "starting":
+            wait_until(lambda: "weights" in first.output, within_s=READY_S, what="weights")
+        else:
+            first.wait_ready(within_s=READY_S)
+        family = first.family()
+        os.kill(first.process.pid, signal.SIGKILL)
+        first.process.wait(10)
+        with demo(state) as second:
+            second.wait_ready(within_s=READY_S)
+            wait_until(lambda: alive(family) == [], within_s=30, what="nothing left of the first gateway")
+            second.process.send_signal(signal.SIGINT)
+
+            assert second.process.wait(30) == 0, second.output
+        assert [] == list((state / "records").iterdir())
+        assert not (state / "run").exists()
+
+
+def test_a_second_interrupt_does_not_wait_for_streams(tmp_path: Path) -> None:
+    """Twice Ctrl-C with a stream of minutes in flight: gone in seconds; the stream does not look complete."""
+    with demo(tmp_path / "state") as served:
+        served.wait_ready(within_s=READY_S)
+        family = served.family()
+        body = {"model": "demo", "prompt": "count", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+        seen: list[bytes] = []
+        streaming = threading.Event()
+
+        def read() -> None:
+            with served.http.stream("POST", f"{served.base}/v1/completions", json=body) as answer:
+                try:
+                    for chunk in answer.iter_raw():
+                        seen.append(chunk)
+                        streaming.set()
+                except Exception:
+                    return  # cut off, which is what is wanted
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert streaming.wait(30)
+        served.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "stopping (SIGINT)" in served.output, within_s=10, what="the first signal's line")
+        served.process.send_signal(signal.SIGINT)
+
+        assert served.process.wait(15) == 0, served.output
+        reader.join(10)
+        assert b"[DONE]" not in b"".join(seen)
+        assert [] == alive(family)
