@@ -13,11 +13,17 @@ from gateway.types import FleetSnapshot
 
 
 class Configure(msgspec.Struct, frozen=True, tag="configure"):
-    """First message to a gateway process: the validated settings as JSON, so that no one reads the file twice."""
+    """
+    First message to a gateway process: the validated settings as JSON, so that no one reads the file twice.
+
+    `workers` are pairs of model and worker name in the supervisor's order: with the models they are the layout of the
+    metrics board.
+    """
 
     settings_json: str
     slot: int
     keys_file: str
+    workers: tuple[tuple[str, str], ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):

@@ -44,7 +44,7 @@ class SlotPlan:
     """
     What does not change between the processes of one slot.
 
-    `argv` is the command without the descriptor options. `new_board` makes the counters of one process.
+    `argv` is the command without the descriptor options. `workers` are pairs of model and worker name. `new_board` makes the counters of one process.
     """
 
     slot: int
@@ -52,6 +52,7 @@ class SlotPlan:
     argv: Sequence[str]
     settings_json: str
     keys_file: str
+    workers: tuple[tuple[str, str], ...]
     drain_timeout_s: float
     new_board: Callable[[], Board]
 
@@ -182,7 +183,11 @@ class GatewaySlot:
         self._process = process
         self._channel = Channel(ours, self._received)
         try:
-            self._channel.send(Configure(settings_json=plan.settings_json, slot=plan.slot, keys_file=plan.keys_file))
+            self._channel.send(
+                Configure(
+                    settings_json=plan.settings_json, slot=plan.slot, keys_file=plan.keys_file, workers=plan.workers
+                )
+            )
             if self._newest is not None:
                 self._channel.send_snapshot(self._newest)
             async with anyio.create_task_group() as group:

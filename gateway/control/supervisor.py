@@ -213,7 +213,7 @@ class Supervisor(SlotEvents):
 
     async def _run_all(self, public: Sequence[socket.socket], admin: socket.socket, unix: socket.socket) -> None:
         self._slots = [self._make_slot(index, listener) for index, listener in enumerate(public)]
-        # A gateway process takes the workers' names for its counters from its first snapshot.
+        # So that the first gateway process knows the fleet from its start, as every later one does.
         self._publish()
         slots_done, actors_done = anyio.Event(), anyio.Event()
         began_s = 0.0
@@ -241,6 +241,7 @@ class Supervisor(SlotEvents):
                 argv=plan.gateway_argv,
                 settings_json=plan.settings.model_dump_json(),
                 keys_file=plan.keys_file,
+                workers=self._layout.workers,
                 drain_timeout_s=plan.settings.drain_timeout_s,
                 new_board=lambda: self.totals.create(self._layout),
             ),
