@@ -44,7 +44,8 @@ class SlotPlan:
     """
     What does not change between the processes of one slot.
 
-    `argv` is the command without the descriptor options. `workers` are pairs of model and worker name. `new_board` makes the counters of one process.
+    `argv` is the command without the descriptor options, `workers` are pairs of model and worker name, and
+    `new_board` makes the counters of one process.
     """
 
     slot: int
