@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from gateway.errors import EngineUnavailable
 from gateway.setup.builds import EngineBuild, suitable_build
@@ -222,9 +223,17 @@ def _install_torch(
             log=log,
             on_line=follow,
         )
+    return _installed_sha256(installed)
+
+
+def _installed_sha256(report_file: Path) -> str:
+    """The SHA-256 of the one file that pip's report says it installed; `unknown` where pip did not need to know it."""
     try:
-        archive = json.loads(installed.read_text(encoding="utf-8"))["install"][0]["download_info"]["archive_info"]
-        return str(archive["hashes"]["sha256"])
+        download = json.loads(report_file.read_text(encoding="utf-8"))["install"][0]["download_info"]
+        if download["url"].startswith("file://"):
+            with open(unquote(urlsplit(download["url"]).path), "rb") as archive:
+                return hashlib.file_digest(archive, "sha256").hexdigest()
+        return str(download["archive_info"]["hashes"]["sha256"])
     except (OSError, ValueError, KeyError, IndexError):
         return "unknown"
 

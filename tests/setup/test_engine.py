@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from gateway.errors import EngineUnavailable
 from gateway.setup.builds import CPU
-from gateway.setup.completion import MARKER
+from gateway.setup.completion import MARKER, finished
 from gateway.setup.engine import TORCH_CPU_INDEX, EngineEnvironment, EngineRequest, engine_folder, ensure_engine
 from gateway.setup.facts import MachineFacts
 from gateway.setup.progress import SetupProgress
@@ -51,6 +52,16 @@ def test_torch_comes_from_pips_own_configuration_when_it_is_there(fake: FakeMach
 
     assert fake.trace().count("torch") == 1
     assert not [one for one in reported if TORCH_CPU_INDEX in one.detail]
+
+
+def test_the_marker_records_which_file_torch_was_installed_from(fake: FakeMachine) -> None:
+    """Torch is on no lock, so what it was is at least known afterwards."""
+    ensure(fake)
+
+    folder = engine_folder(CPU, fake.folder)
+    details = finished(folder, folder.name)
+    assert details is not None
+    assert hashlib.sha256(Path(fake.environ["FAKE_WHEEL"]).read_bytes()).hexdigest() == details["torch_sha256"]
 
 
 def test_torch_that_is_not_there_is_taken_from_the_official_cpu_index_and_said(fake: FakeMachine) -> None:
