@@ -42,16 +42,16 @@ async def answer_error(
     request_id: str,
     headers: Iterable[tuple[bytes, bytes]] = (),
     *,
-    unread: bool = False,
+    close: bool = False,
     head: bool = False,
 ) -> None:
     """
     Send an error in the family's envelope.
 
-    `unread`: the request's body has not been read. The connection stays open all the same: the server discards what
-    still comes, so that a client which is busy sending lives to read the answer.
+    A request's body need not have been read: the server discards what still comes, so that a client which is busy
+    sending lives to read the answer. Only a client that waits for `100 Continue` needs `close`: whether it sends its
+    body after this is its choice, and the next request could not be told from it.
     """
-    del unread
     body = errors_wire.error_body(family, error, request_id)
     all_headers: Headers = [
         *errors_wire.error_headers(error),
@@ -59,5 +59,7 @@ async def answer_error(
         *headers,
         (b"content-length", b"%d" % len(body)),
     ]
+    if close:
+        all_headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": error.status, "headers": all_headers})
     await send({"type": "http.response.body", "body": b"" if head else body, "more_body": False})

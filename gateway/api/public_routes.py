@@ -61,7 +61,7 @@ class PublicRoutes:
                     code="not_found",
                 )
         except RequestError as error:
-            await answer_error(send, family_of(route.endpoint), error, self._request_id(scope), unread=True)
+            await answer_error(send, family_of(route.endpoint), error, self._request_id(scope), close=_waits(scope))
             return
         await self._relay.serve(route, scope, receive, send, caller)
 
@@ -99,7 +99,7 @@ class PublicRoutes:
             await answer(send, 204, b"", [allow, *request_id_headers(request_id)])
             return
         error = RequestError(405, "This method is not allowed here; see the Allow header.", code="method_not_allowed")
-        await answer_error(send, family_of_path(scope["path"]), error, request_id, [allow], unread=True)
+        await answer_error(send, family_of_path(scope["path"]), error, request_id, [allow], close=_waits(scope))
 
     async def _fall_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = self._request_id(scope)
@@ -115,3 +115,8 @@ class PublicRoutes:
 
     def _request_id(self, scope: Scope) -> str:
         return client_request_id(scope["headers"]) or self._relay.new_id()
+
+
+def _waits(scope: Scope) -> bool:
+    """The client waits for `100 Continue` before it sends its body."""
+    return any(name == b"expect" for name, _ in scope["headers"])

@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ MAX_DISCARDED_BYTES = 256 * 1024 * 1024
 """A client that was answered before its body was read may go on sending so much: it reads the answer after that."""
 HEAD_TIMEOUT_S = 60.0
 """From the first byte of a request (or the connection) to the end of its headers."""
+LINGER_S = 2.0
+"""After refusing what is not HTTP, for the client to read why."""
 MAX_PIPELINED = 16
 """Requests waiting on one connection while reading goes on, so that a departure is seen."""
 
@@ -121,6 +124,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._discarded_bytes = 0
+        self._closing = False
+        self._replaying = False
         self._head_timer: asyncio.TimerHandle | None = None
 
     # --- limits ---------------------------------------------------------------------------------------------------
@@ -130,13 +135,52 @@ class GatewayProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._closing:
+            self._discard(len(data))
+            return
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_timer is None:
                 self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
-        super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        try:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                self._ignore_upgrade(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(400, "This is not a valid HTTP/1.1 request.", "bad_http")
+            return
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(431, "The request's headers are larger than this server accepts.", "headers_too_large")
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """
+        Serve a request that offers another protocol as what it is.
+
+        The parser takes the offer for accepted and stops. A fresh one, told only of the body's framing, goes on with
+        the bytes behind the headers.
+        """
+        self.parser = httptools.HttpRequestParser(self)
+        self._replaying = True
+        try:
+            framing = [
+                name + b": " + value + b"\r\n"
+                for name, value in self.headers
+                if name in (b"content-length", b"transfer-encoding")
+            ]
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n")
+        finally:
+            self._replaying = False
+        if not self._in_head:
+            self.parser.feed_data(rest)
+        elif rest:
+            self.data_received(rest)
+
+    def _discard(self, size: int) -> None:
+        self._discarded_bytes += size
+        if self._discarded_bytes > MAX_DISCARDED_BYTES:
+            self.transport.abort()
 
     def _head_timed_out(self) -> None:
         self._head_timer = None
@@ -148,8 +192,18 @@ class GatewayProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def on_url(self, url: bytes) -> None:
+        if not self._replaying:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._replaying:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if self._replaying:
+            return
         self._head_bytes = 0
         self._cancel_head_timer()
         super().on_headers_complete()
@@ -158,38 +212,47 @@ class GatewayProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # its body, if any, is still to come: see `_ignore_upgrade`
         self._in_head = True
         super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
-            self._discarded_bytes += len(body)
-            if self._discarded_bytes > MAX_DISCARDED_BYTES:
-                self.transport.abort()
-            return
-        super().on_body(body)
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "This is not a valid HTTP/1.1 request.", "bad_http")
+            self._discard(len(body))
+        else:
+            super().on_body(body)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Answer what cannot become a request, and close. Behind a running response: just close."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            # The connection's framing is lost; the running exchange must end too, or bytes of two answers would mix.
+        """
+        Answer what cannot become a request, and close.
+
+        Where the broken bytes belong to a request that is being served, its exchange ends as if the client had left.
+        If something of an answer is out already, or other answers are due first, the connection is just broken.
+        """
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            answered = cycle.response_started or not cycle.more_body or bool(self.pipeline)
             self._gone()
-            self.transport.abort()
-            return
+            if answered:
+                self.transport.abort()
+                return
         body = b'{"error":{"message":"%b","type":"invalid_request_error","param":null,"code":"%b"}}' % (
             message.encode("ascii"),
             code.encode("ascii"),
         )
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
+        # Closing now would answer what the client is still sending with a reset, and the answer would be lost.
+        self._closing = True
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.abort)
 
     # --- departure and back-pressure ------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._replaying:
+            return
         super().on_message_begin()
         extensions: dict[str, Any] = {EXTENSION: ClientTransport(self)}
         self.scope["extensions"] = extensions
