@@ -74,9 +74,8 @@ def _argv(spec: WorkerSpec, address: WorkerAddress) -> tuple[str, ...]:
 
     options: list[tuple[str, object]] = [
         ("--tensor-parallel-size", launch.tensor_parallel_size if launch.tensor_parallel_size > 1 else None),
-        ("--gpu-memory-utilization", launch.gpu_memory_utilization if spec.variant == "cuda" else None),
-        # On a CPU the size comes from VLLM_CPU_KVCACHE_SPACE, which would override this flag in silence.
-        ("--kv-cache-memory-bytes", launch.kv_cache_memory_bytes if spec.variant == "cuda" else None),
+        ("--gpu-memory-utilization", launch.gpu_memory_utilization),
+        ("--kv-cache-memory-bytes", launch.kv_cache_memory_bytes),
         ("--max-model-len", launch.max_model_len),
         ("--max-num-seqs", launch.max_num_seqs),
         ("--max-num-batched-tokens", launch.max_num_batched_tokens),
@@ -124,7 +123,9 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
         if spec.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpus))
     else:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.launch.cpu_kv_cache_gib)
+        if spec.launch.kv_cache_memory_bytes is None:
+            # It would override --kv-cache-memory-bytes in silence.
+            environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.launch.cpu_kv_cache_gib)
         if spec.cpus:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, spec.cpus))
         elif spec.launch.tensor_parallel_size > 1:

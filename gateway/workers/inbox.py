@@ -98,6 +98,10 @@ class Inbox:
         self._settle()
         return order
 
+    def order_waits(self) -> bool:
+        """Does any order wait?"""
+        return bool(self._orders)
+
     def ending_waits(self) -> bool:
         """Does an order wait that wants the process gone?"""
         return self._ending.is_set()

@@ -26,6 +26,8 @@ TERM_DEADLINE_S = 15.0
 """From SIGTERM to SIGKILL: an idle worker takes three to ten seconds to go."""
 SWEEP_DEADLINE_S = 10.0
 SWEEP_AGAIN_S = 1.0
+LAST_SWEEP_S = 20.0
+"""For killing and sweeping when the owner is cancelled."""
 LONGEST_SOCKET_PATH_BYTES = 107
 """A Unix socket's path has so many bytes at most (sun_path without its end)."""
 
@@ -70,7 +72,8 @@ class LaunchRun:
             ending = await self._live()
             self._inbox.forget_exit()
         except BaseException:
-            with anyio.CancelScope(shield=True):
+            # Limited, because a process that hangs in the kernel must not keep the supervisor from its own end.
+            with anyio.move_on_after(LAST_SWEEP_S, shield=True):
                 await self._bring_down(LifeEvent.END, graceful=False)
             raise
         return ending
@@ -78,7 +81,7 @@ class LaunchRun:
     async def _live(self) -> Ending:
         try:
             address, process, prober = await self._launch()
-        except GatewayError as exc:
+        except (GatewayError, OSError) as exc:
             await self._bring_down(LifeEvent.FALL, graceful=False)
             permanent = isinstance(exc, WorkerStartError) and exc.permanent
             return Ending(failure=StartFailure("cannot_launch", f"The worker was not started: {exc}.", permanent))

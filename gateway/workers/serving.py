@@ -16,11 +16,15 @@ from gateway.workers.spec import WorkerSpec
 from gateway.workers.watch import LOAD_STALE_S, HangWatch, Health, HealthPatience, Progress
 
 TICK_S = 1.0
+LOOK_GAP_S = 1.0
+"""Between two looks that gateway processes asked for."""
 CANARY_TIMEOUT_S = 5.0
 CANARY_TRIES = 2
 DRAIN_SETTLE_S = 1.5
-"""A load report counts for a drain only if it is so much younger: snapshots take 0.1 s to spread, reports come every
-second, and a gateway process may still have dispatched on the snapshot before."""
+"""
+A load report counts for a drain only if it is so much younger: snapshots take 0.1 s to spread, reports come every
+second, and a gateway process may still have dispatched on the snapshot before.
+"""
 
 EXITED = "exited"
 HUNG = "hung"
@@ -65,10 +69,8 @@ class Serving:
         self._hang = HangWatch(spec.watch)
         self._patience = HealthPatience(spec.watch)
         self._drain: _Drain | None = None
-        self._suspicion: StartFailure | None = None
-        now_s = self._clock.monotonic()
-        self._ready_at_s = now_s
-        self._next_probe_s = now_s + spec.watch.probe_interval_s
+        self._next_probe_s = self._clock.monotonic() + spec.watch.probe_interval_s
+        self._looked_at_s = float("-inf")
         self._look_now = False
 
     def report_load(self, in_flight: int, silent_s: float | None) -> None:
@@ -78,9 +80,10 @@ class Serving:
             self._inbox.nudge()
 
     def report_failure(self) -> None:
-        """A gateway process saw a failure: look at once."""
-        self._look_now = True
-        self._inbox.nudge()
+        """A gateway process saw a failure: look at once, but not once for each of a thousand failures."""
+        if not self._look_now:
+            self._look_now = True
+            self._inbox.nudge()
 
     async def run(self) -> Served:
         """Until the worker shall go or is lost."""
@@ -96,7 +99,13 @@ class Serving:
                     return Served(self._drain.order)
             elif failure := await self._watch():
                 return Served(failure=failure)
-            await self._inbox.pause(TICK_S)
+            await self._inbox.pause(self._until_next_look())
+
+    def _until_next_look(self) -> float:
+        """Seconds: a tick, or less when a probe is due before."""
+        if self._drain is not None:
+            return TICK_S
+        return min(TICK_S, max(0.0, self._next_probe_s - self._clock.monotonic()))
 
     def _obey(self, order: Order) -> None:
         now_s = self._clock.monotonic()
@@ -131,8 +140,9 @@ class Serving:
         """One look at health and progress; the failure that condemns the worker."""
         now_s = self._clock.monotonic()
         scheduled = now_s >= self._next_probe_s
-        if scheduled or self._look_now:
+        if scheduled or (self._look_now and now_s - self._looked_at_s >= LOOK_GAP_S):
             self._look_now = False
+            self._looked_at_s = now_s
             if failure := await self._look(scheduled=scheduled):
                 return failure
         verdict = self._hang.judge(self._clock.monotonic())
@@ -189,7 +199,6 @@ class Serving:
         return failure
 
     def _suspect(self, failure: StartFailure) -> None:
-        self._suspicion = failure
         if self._board.state is WorkerState.READY:
             self._board.follow(LifeEvent.SUSPECT, last_failure=failure.sentence)
 

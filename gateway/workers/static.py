@@ -13,6 +13,7 @@ from gateway.workers.board import OnChange, StatusBoard
 from gateway.workers.inbox import Inbox, Order, WorkerCommand
 from gateway.workers.lifecycle import LifeEvent, allows
 from gateway.workers.services import ModelFacts, ProbeFailure, Prober, WorkerServices
+from gateway.workers.serving import LOOK_GAP_S
 from gateway.workers.spec import WorkerSpec
 from gateway.workers.status import WorkerStatus
 from gateway.workers.watch import Health, HealthPatience
@@ -112,7 +113,6 @@ class StaticWorkerActor:
                     self._board.follow(LifeEvent.DRAIN)
                 else:
                     return order
-            self._look_now = False
             answered = await self._inbox.unless_urgent(lambda: self._ask(prober))
             if answered is None:
                 continue
@@ -122,8 +122,18 @@ class StaticWorkerActor:
             else:
                 health = patience.missed(dead=answered.value.dead, progressing=True)
                 self._bad(health, answered.value.detail)
-            if not self._look_now:
-                await self._inbox.pause(self._spec.watch.probe_interval_s)
+            await self._rest_between_probes()
+
+    async def _rest_between_probes(self) -> None:
+        """The usual interval; only LOOK_GAP_S when a gateway process reports a failure."""
+        began_s = self._services.clock.monotonic()
+        due_s = began_s + self._spec.watch.probe_interval_s
+        while (now_s := self._services.clock.monotonic()) < due_s and not self._inbox.order_waits():
+            if self._look_now:
+                due_s = min(due_s, max(now_s, began_s + LOOK_GAP_S))
+                self._look_now = False
+            else:
+                await self._inbox.pause(due_s - now_s)
 
     async def _ask(self, prober: Prober) -> ModelFacts | ProbeFailure:
         try:

@@ -154,6 +154,21 @@ async def test_a_missing_interpreter_is_told_and_not_tried_again(stage: Stage) -
         assert "engines.NAME.python" in actor.status.last_failure
 
 
+async def test_a_launcher_that_meets_a_full_disk_is_a_failed_start(stage: Stage) -> None:
+    """An error of the system is told and tried again; it does not end the supervisor."""
+
+    def full(process: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    stage.launcher.prepare = full
+    async with owned(stage) as actor:
+        assert BACKOFF is actor.status.state
+        assert "No space left on device" in actor.status.last_failure
+        stage.launcher.prepare = lambda process: None
+        await stage.time.pass_(1)
+        assert READY is actor.status.state
+
+
 async def test_a_start_that_takes_too_long_is_killed(stage: Stage) -> None:
     """The deadline ends a start that hangs; a starting worker gets no SIGTERM, which it would ignore."""
     stage.world.health = REFUSED
@@ -432,17 +447,18 @@ async def test_an_engine_said_to_be_dead_is_replaced(stage: Stage) -> None:
 
 
 async def test_a_reported_failure_is_a_reason_to_look_not_a_verdict(stage: Stage) -> None:
-    """Gateway processes see more failures than there are; each costs one probe and none the patience."""
+    """Gateway processes see more failures than there are; they cost a probe a second and none the patience."""
     async with owned(stage) as actor:
         stage.world.asked.clear()
         actor.report_failure("connect", "refused")
         await stage.time.pass_(0)
         assert ["health"] == stage.world.asked
         stage.world.health = ProbeFailure("timeout")
-        for _ in range(10):
+        for _ in range(400):
             actor.report_failure("connect", "refused")
-            await stage.time.pass_(0)
+            await stage.time.pass_(0.01)
         assert READY is actor.status.state
+        assert 4 <= len(stage.world.asked) <= 6
 
 
 async def test_reports_of_another_launch_are_ignored(stage: Stage) -> None:

@@ -83,10 +83,12 @@ def test_every_option_has_its_flag_and_extra_args_come_last() -> None:
     ] == found  # fmt: skip
 
 
-def test_a_cpu_worker_gets_no_gpu_memory_options() -> None:
-    """VLLM_CPU_KVCACHE_SPACE would override them in silence."""
-    found = argv(Launch(gpu_memory_utilization=0.8, kv_cache_memory_bytes=5))
-    assert not {"--gpu-memory-utilization", "--kv-cache-memory-bytes"} & set(found)
+def test_an_exact_cache_size_is_not_overridden_on_a_cpu() -> None:
+    """VLLM_CPU_KVCACHE_SPACE beats the flag in silence, so only one of the two is given."""
+    launch = Launch(kv_cache_memory_bytes="512M")
+    assert "512M" in argv(launch)
+    assert "VLLM_CPU_KVCACHE_SPACE" not in environ(launch=launch)
+    assert "1" == environ()["VLLM_CPU_KVCACHE_SPACE"]
 
 
 @pytest.mark.parametrize(

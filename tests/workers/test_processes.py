@@ -48,6 +48,10 @@ class Told:
         self._more.set()
         self._more = anyio.Event()
 
+    async def more(self) -> None:
+        """Until the next word."""
+        await self._more.wait()
+
     async def until(self, wanted: Callable[[WorkerStatus], bool]) -> WorkerStatus:
         """The first status from now on that is wanted."""
         with anyio.fail_after(30):
@@ -185,6 +189,36 @@ async def test_a_starting_worker_is_killed_at_once(tmp_path: Path) -> None:
             await told.until(lambda status: status.state is STOPPED)
         assert starting.pid is not None
         assert () == session_members(starting.pid)
+
+
+@pytest.mark.parametrize("moment", range(1, 9))
+async def test_whenever_the_owner_ends_nothing_is_left(tmp_path: Path, moment: int) -> None:
+    """Cancelled at its first, second ... eighth word: launching, starting, ready, fallen, starting again."""
+    async with owned(spec(tmp_path)) as (_, told):
+        with anyio.fail_after(30):
+            while len(told.statuses) < moment:
+                if told.statuses and told.statuses[-1].state is READY:
+                    os.kill(told.statuses[-1].pid or 0, signal.SIGKILL)
+                await told.more()
+
+
+@pytest.mark.soak
+async def test_fifty_lives_leave_nothing_behind(tmp_path: Path) -> None:
+    """Start and stop, over and over: no descriptor, process, port or file more than after the first."""
+    us = psutil.Process()
+    async with owned(spec(tmp_path)) as (actor, told):
+        for life in range(51):
+            await told.until(lambda status: status.state is READY)
+            actor.command(WorkerCommand.STOP)
+            await told.until(lambda status: status.state is STOPPED)
+            if life == 0:
+                before = (us.num_fds(), len(us.children(recursive=True)), sorted(os.listdir(tmp_path / "logs")))
+            actor.command(WorkerCommand.START)
+        actor.command(WorkerCommand.STOP)
+        await told.until(lambda status: status.state is STOPPED)
+        after = (us.num_fds(), len(us.children(recursive=True)), sorted(os.listdir(tmp_path / "logs")))
+        assert (before[0], 0) == after[:2]
+        assert ["fake-0.log", "fake-0.previous.log"] == after[2]
 
 
 async def test_a_taken_port_is_told_and_another_one_is_used(tmp_path: Path) -> None:

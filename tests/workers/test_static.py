@@ -87,12 +87,16 @@ async def test_a_wrong_name_is_never_ready(stage: Stage) -> None:
 
 
 async def test_a_reported_failure_is_looked_at_at_once(stage: Stage) -> None:
-    """Without waiting for the next probe."""
+    """Without waiting for the next probe, and not once for each of a hundred failures."""
     async with owned(stage) as actor:
+        await stage.time.pass_(2)
         stage.world.asked.clear()
-        actor.report_failure("connect", "refused")
-        await stage.time.pass_(0)
+        for _ in range(100):
+            actor.report_failure("connect", "refused")
+            await stage.time.pass_(0)
         assert ["health", "facts"] == stage.world.asked
+        await stage.time.pass_(1.1)
+        assert ["health", "facts"] * 2 == stage.world.asked
         actor.report_load(5, 1e6)
         await stage.time.pass_(60)
         assert READY is actor.status.state
