@@ -22,6 +22,8 @@ class ChatCall:
     ledger: Ledger
     started: float
     """perf_counter at the start of the run."""
+    request_id: str = ""
+    """Sent as x-request-id, so that a request can be found in the server's logs."""
     scheduled_at: float = field(default_factory=time.perf_counter)
     exchange: Exchange = field(default_factory=Exchange)
     timer: StreamTimer = field(default_factory=StreamTimer)
@@ -36,7 +38,8 @@ class ChatCall:
             return self.timer.done
 
         try:
-            client.exchange(build_request("POST", CHAT_PATH, target, body, api_key), on_data, self.exchange)
+            request = build_request("POST", CHAT_PATH, target, body, api_key=api_key, request_id=self.request_id)
+            client.exchange(request, on_data, self.exchange)
         except TransportFailure as failure:
             if self.timer.error is None and not self.timer.done:
                 return self.finish(failure.outcome, failure.detail)
@@ -57,6 +60,7 @@ class ChatCall:
         timer, sent_at = self.timer, self.exchange.sent_at if self.exchange.sent else None
         first, last = timer.first_at, timer.last_at
         record = RequestRecord(
+            request_id=self.request_id,
             scheduled_s=self.scheduled_at - self.started,
             sent_s=None if sent_at is None else sent_at - self.started,
             outcome=outcome,

@@ -180,7 +180,15 @@ class Client:
         return True
 
 
-def build_request(method: str, path: str, target: Target, body: bytes = b"", api_key: str | None = None) -> bytes:
+def build_request(
+    method: str,
+    path: str,
+    target: Target,
+    body: bytes = b"",
+    *,
+    api_key: str | None = None,
+    request_id: str | None = None,
+) -> bytes:
     """The bytes of one request."""
     lines = [
         f"{method} {target.prefix}{path} HTTP/1.1",
@@ -190,6 +198,8 @@ def build_request(method: str, path: str, target: Target, body: bytes = b"", api
     ]
     if api_key:
         lines.append(f"authorization: Bearer {api_key}")
+    if request_id:
+        lines.append(f"x-request-id: {request_id}")
     if body:
         lines += ["content-type: application/json", f"content-length: {len(body)}"]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body

@@ -14,6 +14,7 @@ from loadtest.outcomes import Outcome
 class RequestRecord:
     """One request. Times are seconds since the start of the run; end to end counts from the scheduled moment."""
 
+    request_id: str
     scheduled_s: float
     sent_s: float | None
     outcome: Outcome
@@ -138,4 +139,5 @@ class Ledger:
 
 def _record_json(record: RequestRecord) -> dict[str, Any]:
     names = [name for name in RequestRecord.__slots__ if name != "gaps_s"]
-    return {name: getattr(record, name) for name in names}
+    # Microseconds as integers: gaps are most of the file.
+    return {**{name: getattr(record, name) for name in names}, "gaps_us": [round(gap * 1e6) for gap in record.gaps_s]}

@@ -99,6 +99,8 @@ def _interrupts() -> Iterator[Event]:
 def _user_class(plan: RunPlan, ledger: Ledger, started: float) -> type[User]:
     numbers = iter(range(1_000_000_000))
 
+    run_id = f"{time.time_ns():x}"  # request ids must not repeat between runs: servers log them
+
     class ChatUser(User):
         """Asks, reads the whole answer, asks again."""
 
@@ -107,7 +109,8 @@ def _user_class(plan: RunPlan, ledger: Ledger, started: float) -> type[User]:
         def on_start(self) -> None:
             """A connection and a series of prompts of its own."""
             self.client = Client(plan.target)
-            self.bodies = chat_bodies(plan.chat, next(numbers))
+            self.number = next(numbers)
+            self.bodies = enumerate(chat_bodies(plan.chat, self.number))
 
         def on_stop(self) -> None:
             """Closes the connection."""
@@ -116,9 +119,9 @@ def _user_class(plan: RunPlan, ledger: Ledger, started: float) -> type[User]:
         @task
         def chat(self) -> None:
             """One request."""
-            body = next(self.bodies)
+            count, body = next(self.bodies)
             ledger.schedule()
-            call = ChatCall(ledger, started)
+            call = ChatCall(ledger, started, f"lt-{run_id}-{self.number}-{count}")
             try:
                 record = call.perform(self.client, plan.target, body, plan.api_key)
             except gevent.GreenletExit:

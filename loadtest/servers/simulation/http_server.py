@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -190,6 +191,18 @@ class HttpConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drops the connection."""
+        self._transport.abort()
+
+    def cut(self) -> None:
+        """Closes in the middle of an answer, once everything written is out; nobody is told of a disconnect."""
+        self._current = None
+        self._transport.close()
+
+    def reset(self) -> None:
+        """Ends the connection with RST in the middle of an answer."""
+        self._current = None
+        sock = self._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
     def _next(self) -> None:
