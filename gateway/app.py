@@ -38,7 +38,7 @@ from gateway.proxy.pool import ConnectionPools
 from gateway.proxy.relay import Relay
 from gateway.routing import Router
 from gateway.types import FleetSnapshot
-from gateway.workers.spec import worker_name
+from gateway.workers.spec import _stems as worker_name_stems
 
 KEEP_ALIVE_S = 120
 """Longer than the idle time of load balancers and client pools, which would otherwise meet closed connections."""
@@ -166,9 +166,10 @@ class GatewayProcess:
 def layout_of(settings: Settings) -> Layout:
     """The metrics layout, which must be the supervisor's: models and workers in configuration order."""
     workers = []
+    stems = worker_name_stems(tuple(settings.models))
     for name, model in settings.models.items():
         suffixes = [*map(str, range(model.launched)), *(f"static-{index}" for index in range(len(model.workers)))]
-        workers += [(name, worker_name(name, suffix)) for suffix in suffixes]
+        workers += [(name, f"{stems[name]}-{suffix}") for suffix in suffixes]
     return Layout(tuple(settings.models), workers)
 
 
