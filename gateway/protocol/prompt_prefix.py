@@ -29,6 +29,7 @@ class _Part(msgspec.Struct):
     text: msgspec.Raw = msgspec.Raw(b"")
 
 
+_STRING: msgspec.json.Decoder[str] = msgspec.json.Decoder(str)
 _TURN: msgspec.json.Decoder[_Turn] = msgspec.json.Decoder(_Turn)
 _PART: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
 
@@ -101,8 +102,9 @@ def _parts(raw: msgspec.Raw, room: int) -> bytes:
 
 def _string(view: memoryview, room: int) -> bytes:
     """The text of a JSON string, cut to `room` bytes; six bytes of JSON make at least one of text."""
+    if view.nbytes <= 6 * room:
+        return _STRING.decode(view).encode()[:room]
     cut = bytes(view[1 : 1 + 6 * room])
-    cut = cut[:-1] if len(cut) == view.nbytes - 1 else cut
     if b"\\" not in cut[:room]:
         return cut[:room]
     whole = _WHOLE.match(cut)

@@ -89,6 +89,8 @@ class UsageFilter:
         return b"".join(out)
 
     def _event_end(self, data: bytes, position: int) -> int | None:
+        if data.find(b"\n", position) < 0 and data.find(b"\r", position) < 0:
+            return None
         if self._passing and self._tail:
             match = _EVENT_END.match(self._tail + data[position : position + 4])
             if match is not None:

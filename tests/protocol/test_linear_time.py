@@ -7,11 +7,13 @@ and more, and at these sizes minutes.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
 import pytest
 
+from gateway.errors import RequestError
 from gateway.protocol.observer import StreamObserver
 from gateway.protocol.request import parse_request
 from gateway.protocol.splice import Rewrites, apply
@@ -64,13 +66,9 @@ def test_large_bodies_are_read_in_linear_time(unit: bytes) -> None:
     """Token ids, strings, escapes, brackets in and out of strings; refused or not."""
 
     def parse(body: bytes) -> None:
-        try:
+        with contextlib.suppress(RequestError):
             view = parse_request(body, Endpoint.COMPLETIONS, "application/json", max_depth=200)
-        except ValueError:
-            raise
-        except Exception:
-            return
-        apply(view, Rewrites(model="public", strip_operator_fields=True))
+            apply(view, Rewrites(model="public", strip_operator_fields=True))
 
     assert_linear(parse, lambda size: b'{"model":"m","prompt":[' + unit * (size // len(unit)) + b"1]}", 2 * MIB)
 

@@ -48,7 +48,7 @@ def observe(*pieces: bytes, family: Family = Family.CHAT, n: int = 1) -> StreamO
     st.sampled_from(["", " "]),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_c09_c10_everything_is_learnt_whatever_the_framing(
     data: st.DataObject, end: str, space: str, compact: bool
 ) -> None:

@@ -71,7 +71,7 @@ def test_an_image_counts_with_its_bytes() -> None:
 
 
 @given(st.lists(TEXT, max_size=5), TEXT, st.integers(1, 80))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_a_smaller_bound_gives_a_prefix_of_the_same_bytes(turns: list[str], more: str, bound: int) -> None:
     """Cut inside escapes and characters, too; a conversation that goes on keeps its beginning."""
     messages = [{"role": "user", "content": text} for text in turns]
@@ -85,7 +85,7 @@ def test_a_smaller_bound_gives_a_prefix_of_the_same_bytes(turns: list[str], more
 
 
 @given(TEXT)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_the_text_of_a_prompt_is_its_utf8(text: str) -> None:
     """Lone surrogates included, in the only encoding there is for them."""
     assert text.encode("utf-8", "surrogatepass")[:20] == prefix(Family.COMPLETIONS, {"prompt": text}, bound=20)

@@ -117,7 +117,7 @@ def edited(document: dict[str, object], rewrites: Rewrites) -> dict[str, object]
 
 
 @given(spelt(), REWRITES)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_splicing_is_editing_the_document(case: tuple[dict[str, object], bytes], rewrites: Rewrites) -> None:
     """For random documents in random spellings, parsing the spliced bytes gives the edited document."""
     document, body = case
@@ -126,7 +126,7 @@ def test_splicing_is_editing_the_document(case: tuple[dict[str, object], bytes],
 
 
 @given(spelt(), REWRITES)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_what_no_rewrite_names_keeps_its_bytes(case: tuple[dict[str, object], bytes], rewrites: Rewrites) -> None:
     """Every member whose value did not change is found again with the very bytes it had."""
     document, body = case
@@ -142,7 +142,7 @@ def test_what_no_rewrite_names_keeps_its_bytes(case: tuple[dict[str, object], by
 
 
 @given(spelt())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_the_scan_finds_every_member_where_it_is(case: tuple[dict[str, object], bytes]) -> None:
     """Keys in order, and between the offsets exactly the value."""
     document, body = case
@@ -154,7 +154,7 @@ def test_the_scan_finds_every_member_where_it_is(case: tuple[dict[str, object], 
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), VALUES), min_size=1, max_size=8))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_the_scan_is_right_with_repeated_keys(pairs: list[tuple[str, object]]) -> None:
     """Values hidden by later equal keys are stepped over, whatever they look like."""
     body = ("{" + ",".join(f'"{key}": {json.dumps(value)}' for key, value in pairs) + "}").encode()

@@ -48,7 +48,7 @@ def reference(text: bytes) -> list[tuple[bytes, bytes]]:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_c10_c11_the_events_do_not_depend_on_cuts_and_line_ends(data: st.DataObject) -> None:
     """Any mixture of LF, CRLF and CR, comments, multi-line data, a byte order mark, cut anywhere."""
     text = data.draw(streams())
@@ -61,7 +61,7 @@ def test_c10_c11_the_events_do_not_depend_on_cuts_and_line_ends(data: st.DataObj
 
 
 @given(streams())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_one_byte_at_a_time_is_enough(text: bytes) -> None:
     """The hardest cut of all."""
     splitter = EventSplitter()

@@ -37,7 +37,7 @@ def too_complex(body: bytes, max_depth: int) -> bool:
 
 
 @given(VALUES, st.integers(0, 12), st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_the_depth_is_what_a_parser_sees(value: object, max_depth: int, ascii_only: bool) -> None:
     """Brackets, quotes and backslashes inside strings mislead nobody."""
     body = json.dumps(value, ensure_ascii=ascii_only).encode()
@@ -46,7 +46,7 @@ def test_the_depth_is_what_a_parser_sees(value: object, max_depth: int, ascii_on
 
 
 @given(VALUES, st.integers(0, 12), st.integers(1, 7))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_the_depth_is_the_same_in_slices(value: object, max_depth: int, slice_: int) -> None:
     """The path for bodies with very many strings, made reachable by small limits."""
     with pytest.MonkeyPatch.context() as patch:

@@ -43,7 +43,7 @@ def frame(payload: str, end: str = "\n", head: str = "data: ") -> bytes:
     ),
     st.data(),
 )
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_c58_only_usage_events_disappear(events: list[tuple[str, str, str]], data: st.DataObject) -> None:
     """Whatever the cuts and line ends: what comes out is the input without exactly those events."""
     text = b"".join(frame(*item) for item in events)
@@ -59,7 +59,7 @@ def test_c58_only_usage_events_disappear(events: list[tuple[str, str, str]], dat
 
 
 @given(st.lists(st.sampled_from(KEPT + DROPPED), max_size=4), st.sampled_from(ENDS))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_c58_one_byte_at_a_time(payloads: list[str], end: str) -> None:
     """The hardest cut of all."""
     usage_filter = UsageFilter()
@@ -70,7 +70,7 @@ def test_c58_one_byte_at_a_time(payloads: list[str], end: str) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(1, 50))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_what_is_no_event_stream_passes(noise: bytes, size: int) -> None:
     """Any bytes at all, in any pieces."""
     usage_filter = UsageFilter()
