@@ -9,6 +9,7 @@ and a request is never sent twice.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -160,8 +161,6 @@ class Client:
             sock = socket.create_connection((target.host, target.port), timeout=self._connect_timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if target.tls:
-                import ssl
-
                 sock = ssl.create_default_context().wrap_socket(sock, server_hostname=target.host)
         except OSError as error:
             raise TransportFailure(Outcome.CONNECT, f"no connection to {target.host}:{target.port}: {error}") from error
@@ -173,7 +172,7 @@ class Client:
         sock.settimeout(0.0)
         try:
             sock.recv(1)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             return False
         except OSError:
             return True

@@ -117,6 +117,7 @@ async def test_failures_are_named_counted_and_decide_the_exit_code(tmp_path: Pat
     async with FaultServer(answer) as server:
         flags = ("--users", "1", "--duration", "0.5s", "--max-failures", "50")
         lenient = await loadtest(server.url, tmp_path, *flags)
+        assert len(server.connections) == 2, "one to ask for the models, one for the user: it was not kept"
 
     assert (strict[0], lenient[0]) == (1, 0)
     assert balanced(strict[1])
