@@ -156,12 +156,12 @@ class StreamObserver:
             return self._take_messages(payload)
         try:
             chunk = payloads.CHUNK.decode(payload)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             return self._take_odd_chunk(payload)
         if chunk.error or not chunk.choices:
             self._take_rare_chunk(payload)
-        elif chunk.usage:
-            self._take_usage(payloads.loads(bytes(chunk.usage)))
+        elif chunk.usage and bytes(chunk.usage) != b"null":
+            self._take_usage(_loads(bytes(chunk.usage)))
         return self._take_choices(chunk)
 
     def _take_choices(self, chunk: payloads.Chunk) -> int:
@@ -192,7 +192,7 @@ class StreamObserver:
     def _take_responses(self, payload: bytes) -> int:
         try:
             event = payloads.RESPONSES_EVENT.decode(payload)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             event = None
         if event is not None:
             kind, sequence = event.type, event.sequence_number
@@ -208,7 +208,7 @@ class StreamObserver:
         return int(found is not None and event is None and bool(found.get("delta")))
 
     def _take_responses_end(self, found: dict[str, object]) -> None:
-        kind = found.get("type")
+        kind = str(found.get("type"))
         if kind not in _RESPONSES_TERMINAL:
             self._note_error(found)
             return
@@ -223,12 +223,12 @@ class StreamObserver:
         elif response.get("status") == "cancelled":
             self.finish_reasons[0] = "abort"
         else:
-            self.finish_reasons[0] = str(kind).removeprefix("response.")
+            self.finish_reasons[0] = kind.removeprefix("response.")
 
     def _take_messages(self, payload: bytes) -> int:
         try:
             event = payloads.MESSAGES_EVENT.decode(payload)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             found = self._object(payload)
             if found is not None:
                 self._take_messages_rest(found)
@@ -272,10 +272,7 @@ class StreamObserver:
         return int(self._family is not Family.RESPONSES or kind.endswith(".delta"))
 
     def _object(self, payload: bytes) -> dict[str, object] | None:
-        try:
-            found = payloads.loads(payload)
-        except ValueError:
-            found = None
+        found = _loads(payload)
         if isinstance(found, dict):
             return found
         if payload.strip() != b"[DONE]":
@@ -298,7 +295,16 @@ class StreamObserver:
         self.output_tokens = _greater(self.output_tokens, usage.get("completion_tokens", usage.get("output_tokens")))
 
 
+# Not the typed decoder's: strict JSON of another shape, lenient JSON, no JSON, or nested beyond the stack.
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
 _RESPONSES_TERMINAL = frozenset({"response.completed", "response.failed", "response.incomplete"})
+
+
+def _loads(payload: bytes) -> object:
+    try:
+        return payloads.loads(payload)
+    except ValueError:
+        return None
 
 
 def _carries_output(delta: payloads.Delta) -> bool:

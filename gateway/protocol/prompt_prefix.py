@@ -50,7 +50,7 @@ def prompt_prefix(family: Family, members: Mapping[str, msgspec.Raw], bound: int
             return _conversation(_text(members.get("instructions"), bound), members.get("input"), bound)
         if family is Family.COMPLETIONS:
             return _text(members.get("prompt"), bound)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return b""
     return b""
 

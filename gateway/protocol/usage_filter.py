@@ -113,5 +113,5 @@ def _is_usage_only(event: bytes) -> bool:
     found = EventSplitter().feed(event)
     try:
         return bool(found) and not _CANDIDATE.decode(found[0].data).choices
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False

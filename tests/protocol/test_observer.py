@@ -473,3 +473,36 @@ def test_an_absurd_number_makes_an_event_unreadable_and_no_more() -> None:
     )
 
     assert (1, Ending.COMPLETE) == (observer.malformed, observer.verdict().ending)
+
+
+@pytest.mark.parametrize("family", list(Family))
+@pytest.mark.parametrize(
+    "payload",
+    [
+        '{"x":' + "[" * 100_000,
+        '{"x":' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":' + "1" * 5000 + "}}",
+        '{"choices":[{"index":' + "1" * 5000 + ',"finish_reason":"stop"}]}',
+        '{"type":"response.x.delta","sequence_number":' + "1" * 5000 + "}",
+        '{"error":{"code":' + "1" * 400 + ',"message":{"a":1},"type":[]}}',
+        '{"type":"response.completed","response":[]}',
+        '{"type":["x"],"response":5}',
+        '{"type":"message_start","message":[]}',
+        '{"type":"message_delta","delta":[]}',
+    ],
+    ids=range(10),
+)
+def test_no_event_makes_the_observer_raise(family: Family, payload: str) -> None:
+    """Absurd nesting, absurd numbers, wrong types: a worker's fault must not become an exception in the relay."""
+    observer = observe(event(payload), event(payload, name="x"), family=family)
+
+    assert observer.events in (1, 2)
+    assert observer.verdict().detail
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"data: ", b"\n\n", b"\r", b"{", b'"choices":[', b"]}"])))
+@settings(deadline=None, max_examples=100)
+def test_no_bytes_make_the_observer_raise(chunks: list[bytes]) -> None:
+    """Whatever arrives."""
+    for family in Family:
+        assert observe(*chunks, family=family).verdict().ending in Ending

@@ -123,3 +123,10 @@ def test_the_lf_of_a_crlf_that_ended_a_dropped_event_is_dropped_with_it() -> Non
         b"data: x\r\rdata: y"
         == usage_filter.feed(b"data: x\r\r") + usage_filter.feed(b"data: y") + usage_filter.flush()
     )
+
+
+def test_an_event_nested_beyond_the_stack_passes() -> None:
+    """It is no usage event that anybody forced."""
+    text = frame('{"choices":[],"usage":{"x":' + "[" * 100_000 + "]" * 100_000 + "}}")
+
+    assert text == UsageFilter().feed(text)
