@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import anyio
 import pytest
 from rich.console import Console
 
@@ -134,3 +135,29 @@ def test_a_terminal_that_is_gone_costs_lines_and_nothing_else() -> None:
     watcher.listening(ADDRESSES)
     watcher.changed([STARTING])
     watcher.stopped(1.0, ())
+
+
+@pytest.mark.anyio
+async def test_a_terminal_shows_one_row_per_worker_and_then_lines() -> None:
+    """The table follows the start and is gone once everything serves; what comes later is lines."""
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    watcher = ConsoleWatcher(console, SystemClock(), ["m"], proxied=False)
+    assert isinstance(console.file, io.StringIO)
+    async with anyio.create_task_group() as group:
+        group.start_soon(watcher.run)
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        watcher.listening(ADDRESSES)
+        watcher.changed([STARTING, replace(STARTING, name="m-1", phase="warming [up]")])
+        table = console.file.getvalue()
+        watcher.serving()
+        watcher.changed([replace(STARTING, state=WorkerState.UNHEALTHY, last_failure="no answer")])
+        group.cancel_scope.cancel()
+    later = console.file.getvalue()[len(table) :]
+
+    assert "loading weights (45%)" in table
+    assert "warming [up]" in table
+    assert "Serving m" in later
+    assert "m-0" in later
+    assert "unhealthy: no answer" in later
+    assert console.file.getvalue().count("\x1b[?25l") == console.file.getvalue().count("\x1b[?25h"), "cursor given back"
