@@ -124,9 +124,11 @@ def _limit_tokens(
 
 def _exceeds(raw: msgspec.Raw, limit: int) -> bool:
     """Also for the spellings of a number that the worker would accept: 1e6, 4096.0, "4096"."""
-    text = bytes(raw)
+    text: str | bytes = bytes(raw)
     try:
-        return float(text.strip(b'"')) > limit
+        if text[:1] == b'"':
+            text = msgspec.json.decode(raw, type=str)
+        return float(text) > limit
     except ValueError:
         return False
 

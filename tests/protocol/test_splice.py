@@ -267,6 +267,10 @@ def test_c58_forcing_usage_keeps_the_other_options(options: bytes, expected: byt
         (Endpoint.CHAT_COMPLETIONS, b'{"max_tokens":101}', b'{"max_tokens":100}'),
         (Endpoint.CHAT_COMPLETIONS, b'{"max_tokens":1e9}', b'{"max_tokens":100}'),
         (Endpoint.CHAT_COMPLETIONS, b'{"max_tokens":"4096"}', b'{"max_tokens":100}'),
+        (Endpoint.CHAT_COMPLETIONS, b'{"max_tokens":"\\u0034096"}', b'{"max_tokens":100}'),
+        (Endpoint.CHAT_COMPLETIONS, b'{"max_tokens":%s}' % (b"9" * 5000), b'{"max_tokens":100}'),
+        (Endpoint.CHAT_COMPLETIONS, b'{"max_tokens":"99"}', b'{"max_tokens":"99"}'),
+        (Endpoint.CHAT_COMPLETIONS, b'{"max_tokens":"many"}', b'{"max_tokens":"many"}'),
         (Endpoint.CHAT_COMPLETIONS, b'{"max_tokens":[1]}', b'{"max_tokens":[1]}'),
         (
             Endpoint.CHAT_COMPLETIONS,
