@@ -1,11 +1,15 @@
 """`python -m loadtest`: patches the standard library for gevent before anything else is imported, then runs the CLI."""
 
-from gevent import monkey
+import sys
+
+try:
+    from gevent import monkey
+except ImportError:
+    sys.exit("loadtest: expected Locust and gevent, found neither: pip install 'vllm-gateway[loadtest]'")
 
 monkey.patch_all()
 
 import os  # noqa: E402 - the patch must come first
-import sys  # noqa: E402
 
 from loadtest.cli import main  # noqa: E402
 

@@ -85,7 +85,7 @@ class Engine:
     """
 
     def __init__(self, options: SimulatorOptions, core: CoreProcess | InProcessCore) -> None:
-        self.counts = EngineCounts()
+        self.counts = EngineCounts(options.max_model_len)
         self._options, self._core = options, core
         self._cache = PrefixCache(options.kv_tokens // BLOCK_TOKENS) if options.prefix_caching else None
         self._waiting: deque[Generation] = deque()

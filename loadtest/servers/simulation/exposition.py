@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import bisect
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
-_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 _ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _TTFT_LONG = (20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 _ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
 _LATENCY_LONG = (960.0, 1920.0, 7680.0)
+
+
+def token_buckets(limit: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, ... up to the limit: vLLM builds its token histograms so from max_model_len."""
+    steps = (digit * 10**power for power in range(len(str(limit))) for digit in (1, 2, 5))
+    return tuple(step for step in steps if step <= limit)
 
 
 @dataclass(slots=True)
@@ -43,6 +49,7 @@ class Histogram:
 class EngineCounts:
     """Everything the engine counts; names follow vLLM's metrics without prefix and suffix."""
 
+    max_model_len: int = 8192
     prompt_tokens: int = 0
     prompt_tokens_cached: int = 0
     generation_tokens: int = 0
@@ -56,12 +63,12 @@ class EngineCounts:
     running: int = 0
     waiting: int = 0
     kv_cache_usage: float = 0.0
-    request_prompt_tokens: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
-    request_generation_tokens: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
+    request_prompt_tokens: Histogram = field(init=False)
+    request_generation_tokens: Histogram = field(init=False)
     iteration_tokens: Histogram = field(default_factory=lambda: Histogram(_ITERATION))
-    max_num_generation_tokens: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
+    max_num_generation_tokens: Histogram = field(init=False)
     params_n: Histogram = field(default_factory=lambda: Histogram((1, 2, 5, 10, 20)))
-    params_max_tokens: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
+    params_max_tokens: Histogram = field(init=False)
     time_to_first_token: Histogram = field(default_factory=lambda: Histogram((*_TTFT, *_TTFT_LONG)))
     inter_token_latency: Histogram = field(default_factory=lambda: Histogram(_ITL))
     time_per_output_token: Histogram = field(default_factory=lambda: Histogram(_ITL))
@@ -70,16 +77,24 @@ class EngineCounts:
     inference_time: Histogram = field(default_factory=lambda: Histogram((*_LATENCY, *_LATENCY_LONG)))
     prefill_time: Histogram = field(default_factory=lambda: Histogram((*_LATENCY, *_LATENCY_LONG)))
     decode_time: Histogram = field(default_factory=lambda: Histogram((*_LATENCY, *_LATENCY_LONG)))
-    num_preemptions: Histogram = field(default_factory=lambda: Histogram((0, 1, 2, 5, 10)))
-    prefill_computed: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
+    num_preemptions: Histogram = field(default_factory=lambda: Histogram((1, 2, 3, 4, 5, 10, 20)))
+    prefill_computed: Histogram = field(init=False)
     http_requests: dict[tuple[str, str, str], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        buckets = token_buckets(self.max_model_len)
+        self.request_prompt_tokens = Histogram(buckets)
+        self.request_generation_tokens = Histogram(buckets)
+        self.max_num_generation_tokens = Histogram(buckets)
+        self.params_max_tokens = Histogram(buckets)
+        self.prefill_computed = Histogram(buckets)
 
 
 Labels = Mapping[str, str]
 
 
 def _labels(labels: Labels) -> str:
-    escaped = (f'{k}="{v}"'.replace("\n", r"\n") for k, v in labels.items())
+    escaped = (f'{k}="{v}"'.replace("\n", r"\n") for k, v in sorted(labels.items()))
     return "{" + ",".join(escaped) + "}" if labels else ""
 
 
@@ -139,6 +154,8 @@ def render(counts: EngineCounts, model: str, created: float, kv_tokens: int, blo
     )
     writer.counter("vllm:prompt_tokens_cached", "Prompt tokens cached.", [(none, c.prompt_tokens_cached)])
     writer.counter("vllm:generation_tokens", "Tokens generated.", [(none, c.generation_tokens)])
+    places = [({"source": "device"}, float(c.prompt_tokens_cached)), ({"source": "host"}, 0.0)]
+    writer.counter("vllm:prompt_tokens_cached_by_source", "Cached prompt tokens by place.", places)
     finished = [({"finished_reason": reason}, count) for reason, count in c.success.items()]
     writer.counter("vllm:request_success", "Requests finished.", finished)
     for name, histogram in (
@@ -175,5 +192,10 @@ def render(counts: EngineCounts, model: str, created: float, kv_tokens: int, blo
     rejected.counter("vllm:admission_rejections", "Rejected.", [({"reason": "max_num_queued_reqs"}, c.rejections)])
     process = _Writer({}, created)
     process.gauge("process_start_time_seconds", "Start of the process.", [(none, created)])
+    process.lines += [
+        "# HELP process_cpu_seconds_total Processor time.",
+        "# TYPE process_cpu_seconds_total counter",
+        f"process_cpu_seconds_total {time.process_time()!r}",
+    ]
     parts = (process, writer, rejected, plain, http)
     return "\n".join(line for part in parts for line in part.lines) + "\n"
