@@ -130,7 +130,7 @@ def ensure_engine(
             _build(build, folder, log, lock, base_python, environ, report)
     except StepFailed as failure:
         raise EngineUnavailable(
-            f"the engine could not be installed ({failure}): {_reason(failure)}; everything printed is in {log}",
+            f"the engine could not be installed ({failure}): {failure.reason}; everything printed is in {log}",
             fix=f"check the network and pip's configuration, then try again; or set engines.{engine.name}.python "
             "(make serve ENGINE_PYTHON=...) to an environment with vLLM",
         ) from failure
@@ -286,13 +286,6 @@ def _verified(lines: list[str]) -> dict[str, str]:
 def _for_import(environ: Mapping[str, str]) -> dict[str, str]:
     """Importing vLLM must neither report usage nor need a home directory that can be written."""
     return child_environment(environ) | {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-
-
-def _reason(failure: StepFailed) -> str:
-    """The line of a failed program's output that says most: the last error, else the last line."""
-    lines = [line.strip() for line in failure.tail if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["it printed nothing"])[-1]
 
 
 def _lock_text(build: EngineBuild) -> str:

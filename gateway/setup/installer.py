@@ -24,6 +24,7 @@ MISLEADING = ("PIP_PREFIX", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", 
 
 _COLLECTING = re.compile(r"(?:Collecting|Requirement already satisfied:) ([\w.+-]+)==([\w.+!-]+)")
 _DOWNLOADING = re.compile(r"\s*Downloading ([\w.+-]+?)-([\w.+!]+)-\S+ \(([\d.]+ \wB)\)")
+_UNREACHABLE = re.compile(r"after connection broken by '(\w+)\(['\"]([^'\"]*)")
 _INSTALLING = re.compile(r"Installing collected packages: ")
 
 
@@ -36,6 +37,19 @@ class StepFailed(Exception):
         self.tail = tuple(tail)
         shown = " ".join(part if part.isprintable() else "..." for part in command[:5])
         super().__init__(f"{shown} ... ended with {code}")
+
+    @property
+    def reason(self) -> str:
+        """
+        What the operator should read of it: that the package index could not be reached, for pip itself only says then
+        that there is no such package; else the last error; else the last line.
+        """
+        lines = [line.strip() for line in self.tail if line.strip()]
+        for line in reversed(lines):
+            if match := _UNREACHABLE.search(line):
+                return f"pip could not reach the package index ({match[1]}: {match[2]})"
+        errors = [line for line in lines if "error" in line.lower()]
+        return (errors or lines or ["it printed nothing"])[-1]
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:

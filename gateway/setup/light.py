@@ -110,9 +110,8 @@ def main(environ: Mapping[str, str]) -> int:
     try:
         ensure_light(root, base_python, environ, report)
     except StepFailed as failure:
-        print("\n".join(failure.tail[-12:]), file=sys.stderr)
         print(
-            f"The light environment could not be installed ({failure}); everything printed is in "
+            f"The light environment could not be installed ({failure}): {failure.reason}; everything printed is in "
             f"{root / '.build' / 'light.log'}. To mend it: check the network or pip's configuration "
             "(`python3 -m pip config list`), then run the same command again.",
             file=sys.stderr,

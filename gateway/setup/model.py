@@ -128,10 +128,9 @@ def ensure_default_model(
             _convert(folder, log, lock, engine_python, pip_python, environ, report)
     except StepFailed as failure:
         converting = CONVERT in failure.command
-        last = next((line for line in reversed(failure.tail) if line.strip()), "it printed nothing")
         raise ModelUnavailable(
-            f"{DEFAULT_MODEL} could not be {'converted' if converting else 'downloaded'}: {last}; everything printed "
-            f"is in {log}",
+            f"{DEFAULT_MODEL} could not be {'converted' if converting else 'downloaded'}: {failure.reason}; "
+            f"everything printed is in {log}",
             fix=f"{engine_python} -m pip install gguf accelerate, then try again; or name another model (MODEL=)"
             if converting
             else "check the network and pip's configuration, then try again; or name another model (MODEL=)",

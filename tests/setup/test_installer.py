@@ -107,3 +107,29 @@ def test_the_printer_thins_out_what_is_not_notable(tmp_path: Path) -> None:
         printed = stream.read()
 
     assert [line.split()[-1] for line in printed.splitlines()] == ["one", "three", "four"]
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (
+            [
+                "WARNING: Retrying (Retry(total=0)) after connection broken by 'ProxyError('Cannot connect to proxy.', "
+                "NewConnectionError('x'))': /simple/a/",
+                "ERROR: No matching distribution found for a==1",
+            ],
+            "pip could not reach the package index (ProxyError: Cannot connect to proxy.)",
+        ),
+        (["ERROR: hashes do not match", "  Expected x", ""], "ERROR: hashes do not match"),
+        (["Killed"], "Killed"),
+        ([], "it printed nothing"),
+    ],
+)
+def test_the_reason_of_a_failure_is_the_line_that_says_most(tail: list[str], reason: str) -> None:
+    """pip blames a missing package when the network is what is missing."""
+    assert reason == StepFailed(["pip"], 1, tail).reason
+
+
+def test_a_failures_name_leaves_programs_given_as_text_out() -> None:
+    """One line, whatever was run."""
+    assert "python -c ... a ... ended with 1" == str(StepFailed(["python", "-c", "import x\nx()", "a"], 1, []))
