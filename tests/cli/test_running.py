@@ -223,3 +223,27 @@ def test_a_second_interrupt_does_not_wait_for_streams(tmp_path: Path) -> None:
         reader.join(10)
         assert b"[DONE]" not in b"".join(seen)
         assert [] == alive(family)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_set_up_ends_with_130_and_without_children(tmp_path: Path, number: signal.Signals) -> None:
+    """The engine's interpreter is being tried when the signal comes: one line, nothing left, nothing half-started."""
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    with Served(["org/model", "--engine-python", str(slow)], tmp_path / "state") as served:
+        wait_until(
+            lambda: any(each.name() == "sleep" for each in served.family()),
+            within_s=30,
+            what="the engine's interpreter running",
+            context=lambda: served.output,
+        )
+        family = served.family()
+        served.process.send_signal(number)
+
+        assert served.process.wait(15) == 130, served.output
+        served._reader.join(10)
+        assert "gateway: interrupted during set-up" in served.output
+        assert "Traceback" not in served.output
+        assert [] == alive(family)
+        assert [] == list((tmp_path / "state" / "records").iterdir())
