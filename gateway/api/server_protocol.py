@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -47,13 +47,14 @@ class ClientTransport:
     here. uvicorn keeps no state about those, so its own view stays true.
     """
 
-    __slots__ = ("_on_gone", "_on_writable", "_protocol", "_write", "cycle")
+    __slots__ = ("_corked", "_on_gone", "_on_writable", "_protocol", "_write", "cycle")
 
     def __init__(self, protocol: GatewayProtocol) -> None:
         self._protocol = protocol
         self._write: Callable[[bytes], None] = protocol.transport.write
         self._on_gone: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
+        self._corked: _Cork | None = None
         self.cycle: RequestResponseCycle | None = None
 
     @property
@@ -73,6 +74,26 @@ class ClientTransport:
             and cycle.chunked_encoding is True
             and cycle.scope["method"] != "HEAD"
         )
+
+    @property
+    def body_arrived(self) -> bool:
+        """True iff the whole request body has been received: reading it will not wait."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.more_body
+
+    def cork(self) -> None:
+        """Collect what the next `send`s write: each write of uvicorn's is a system call of its own."""
+        if self.cycle is not None and self._corked is None:
+            self._corked = _Cork(self._protocol.transport)
+            self.cycle.transport = cast(asyncio.Transport, self._corked)
+
+    def uncork(self) -> None:
+        """Write what was collected."""
+        corked, self._corked = self._corked, None
+        if corked is not None:
+            if self.cycle is not None:
+                self.cycle.transport = self._protocol.transport
+            corked.flush()
 
     def watch(self, on_gone: Callable[[], None], on_writable: Callable[[], None]) -> None:
         """Call `on_gone` once when the client leaves, `on_writable` whenever its send buffer has drained."""
@@ -107,6 +128,35 @@ class ClientTransport:
         """The send buffer has drained."""
         if self._on_writable is not None:
             self._on_writable()
+
+
+class _Cork:
+    """Stands in for a transport while a response's first pieces are written. Nothing may be awaited meanwhile."""
+
+    __slots__ = ("_pieces", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Collect `data`."""
+        self._pieces.append(data)
+
+    def flush(self) -> None:
+        """Write everything that was collected."""
+        if self._pieces:
+            self._transport.write(b"".join(self._pieces))
+            self._pieces = []
+
+    def close(self) -> None:
+        """Close the transport behind what was collected."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """See `asyncio.Transport`."""
+        return self._transport.is_closing()
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -262,6 +312,17 @@ class GatewayProtocol(HttpToolsProtocol):
         link.cycle = cycle
         self._running = link
         super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        running = self._running
+        super().on_response_complete()
+        if running is not None and running.cycle is not None and running.cycle.response_complete:
+            # Cycle, scope and transport refer to each other: untie them, so that no collector has to.
+            running.uncork()
+            running.cycle.scope["extensions"] = {}
+            running.cycle = None
+            if self._running is running:
+                self._running = None
 
     def eof_received(self) -> None:
         # Half-closing means leaving, as for every HTTP server; what is unsent to a client that left must not keep the

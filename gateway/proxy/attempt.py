@@ -200,7 +200,10 @@ class Attempt:
         exchange.enter(Phase.STREAMING)
         if not client.started:
             headers = response_headers(answer.headers, request_id=exchange.request_id, stream=True)
-            await exchange.sending(client.start(200, headers))
+            data = b"" if answer.over else answer.take()
+            self.send_at = exchange.phase_at
+            await exchange.sending(client.begin(200, headers, data) if data else client.start(200, headers))
+            exchange.wrote()
         direct = client.direct
         if not answer.over:
             await self._pass_on(answer)
@@ -306,8 +309,7 @@ class Attempt:
                 answer.headers, request_id=exchange.request_id, stream=False, content_length=len(body)
             )
             exchange.enter(Phase.STREAMING)
-            await exchange.sending(client.start(answer.status, headers))
-            await exchange.sending(client.finish(body))
+            await exchange.sending(client.answer(answer.status, headers, body))
         else:
             headers = response_headers(
                 answer.headers,

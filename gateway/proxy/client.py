@@ -15,7 +15,7 @@ from gateway.proxy.direct import DirectTransport, direct_transport
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Scope = dict[str, Any]
+Scope = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -75,7 +75,8 @@ class ClientSide:
             raise _too_large(limit_bytes)
         receive = self._receive
         # A body that has already arrived is taken without a timer: that is nearly every request.
-        message = await self._receive_within(receive, stall_s) if announced != 0 else await receive()
+        arrived = self._transport is not None and self._transport.body_arrived
+        message = await receive() if arrived else await self._receive_within(receive, stall_s)
         if message["type"] == "http.disconnect":
             raise ClientGone("the client left while sending its request")
         body: bytes = message.get("body", b"")
@@ -145,6 +146,30 @@ class ClientSide:
         self.started = True
         self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole answer, in one write where the server allows it."""
+        direct = self.direct
+        if direct is not None:
+            direct.cork()
+        try:
+            await self.start(status, headers)
+            await self.finish(body)
+        finally:
+            if direct is not None:
+                direct.uncork()
+
+    async def begin(self, status: int, headers: Headers, data: bytes) -> None:
+        """Start an answer with the first piece of its body, in one write where the server allows it."""
+        direct = self.direct
+        if direct is not None:
+            direct.cork()
+        try:
+            await self.start(status, headers)
+            await self.write(data)
+        finally:
+            if direct is not None:
+                direct.uncork()
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; waits while the client's buffer is full."""

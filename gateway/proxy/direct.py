@@ -7,7 +7,7 @@ portable `send` path is taken and everything else is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol, cast
 
 EXTENSION = "gateway.transport"
@@ -30,6 +30,19 @@ class DirectTransport(Protocol):
         """True iff a chunked response has been started and not ended."""
         ...
 
+    @property
+    def body_arrived(self) -> bool:
+        """True iff the whole request body has been received: reading it will not wait."""
+        ...
+
+    def cork(self) -> None:
+        """Collect what the next `send`s write, so that it leaves in one piece."""
+        ...
+
+    def uncork(self) -> None:
+        """Write what was collected. Harmless without `cork`."""
+        ...
+
     def watch(self, on_gone: Callable[[], None], on_writable: Callable[[], None]) -> None:
         """Call `on_gone` once when the client leaves, `on_writable` whenever its send buffer has drained."""
         ...
@@ -47,7 +60,7 @@ class DirectTransport(Protocol):
         ...
 
 
-def direct_transport(scope: dict[str, Any]) -> DirectTransport | None:
+def direct_transport(scope: MutableMapping[str, Any]) -> DirectTransport | None:
     """The transport that the server offers for this request; None when it offers none."""
     extensions = scope.get("extensions")
     return cast("DirectTransport | None", extensions.get(EXTENSION)) if extensions else None

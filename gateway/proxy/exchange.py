@@ -56,10 +56,12 @@ class Exchange:
     """One request and its answer. `run` is called once."""
 
     __slots__ = (
+        "_arm_due",
         "_beat_due",
         "_committed_at",
         "_in_send",
         "_interrupt",
+        "_loop",
         "_streaming_at",
         "_task",
         "_timer",
@@ -102,7 +104,9 @@ class Exchange:
         self._waiter: asyncio.Future[None] | None = None
         self._interrupt: Interrupted | None = None
         self._in_send = False
+        self._arm_due = False
         self._beat_due = False
+        self._loop = asyncio.get_running_loop()
         self._committed_at = 0.0
         self._streaming_at = 0.0
         self.extra_headers: Headers = []
@@ -151,6 +155,8 @@ class Exchange:
             if not counted:
                 relay.recorder.started(record.model)
             self._account()
+            # Exchange, attempt and answer refer to each other: untie them, so that no collector has to.
+            self.attempt = self._timer = None
             relay.recorder.finished(record)
 
     async def _decoded(self, body: bytes) -> bytes:
@@ -275,13 +281,12 @@ class Exchange:
     # --- waiting --------------------------------------------------------------------------------------------------
 
     def enter(self, phase: Phase) -> None:
-        """The exchange does something else from now on."""
+        """The exchange does something else from now on; its time limit counts as soon as it waits."""
         self.phase = phase
         self.phase_at = time.monotonic()
         if phase is Phase.STREAMING and not self._streaming_at:
             self._streaming_at = self.phase_at
-        if self._timer is not None:
-            self._timer.arm()
+        self._arm_due = True
 
     def wake(self) -> None:
         """Something has happened; called by callbacks."""
@@ -300,7 +305,10 @@ class Exchange:
                 self._beat_due = False
                 await self._heartbeat()
                 continue
-            self._waiter = asyncio.get_running_loop().create_future()
+            if self._arm_due and self._timer is not None:
+                self._arm_due = False
+                self._timer.arm()
+            self._waiter = self._loop.create_future()
             try:
                 await self._waiter
             finally:
@@ -308,7 +316,7 @@ class Exchange:
 
     async def wait_for(self, work: Coroutine[Any, Any, _T]) -> _T:
         """The result of `work`, which is cancelled when the exchange must end first."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         task.add_done_callback(lambda _: self.wake())
         try:
             await self.until(task.done)
@@ -478,8 +486,7 @@ class Exchange:
             headers.append((b"content-length", b"%d" % len(body)))
             if client.expects_continue and not client.bytes_in:
                 headers.append((b"connection", b"close"))
-            await client.start(error.status, headers)
-            await client.finish(body)
+            await client.answer(error.status, headers, body)
             return
         answer = self.attempt.answer if self.attempt is not None else None
         observer = answer.observer if answer is not None else None
