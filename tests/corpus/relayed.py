@@ -1,5 +1,5 @@
 """
-One interface to whatever relay the corpus suite runs against: the gateway over either of its paths, or the naive double.
+One interface to whatever relay the corpus suite runs against: the gateway over one of its paths, or the naive double.
 
 Tests judge bytes on sockets. What only the gateway has (records, gauges) is asked through methods that let the double
 pass, so that it fails for what it does on the wire and for nothing else.
@@ -32,6 +32,7 @@ class Relayed:
     """A running relay. `served` is the gateway behind it, None for the double."""
 
     port: int
+    server: uvicorn.Server
     served: Served | None = None
 
     async def ended(self, *outcomes: Outcome, index: int = 0) -> ExchangeRecord | None:
@@ -63,7 +64,7 @@ class Relayed:
 
 
 Relay = Callable[..., AbstractAsyncContextManager[Relayed]]
-"""`relay(*workers, **options)`: options are those of `tests.proxy.served.gateway`; the double takes none into account."""
+"""`relay(*workers, **options)`: the options of `tests.proxy.served.gateway` (the double ignores them)."""
 
 
 @asynccontextmanager
@@ -72,7 +73,7 @@ async def gateway(
 ) -> AsyncIterator[Relayed]:
     """The gateway; what happens inside takes at most `deadline_s` seconds."""
     async with asyncio.timeout(deadline_s), served.gateway(*workers, direct=direct, **options) as running:
-        yield Relayed(running.port, running)
+        yield Relayed(running.port, running.server, running)
 
 
 @asynccontextmanager
@@ -91,7 +92,7 @@ async def naive(*workers: Listening | WorkerView, deadline_s: float = 0.0, **opt
         await server.startup([sock])
         await server.on_tick(0)
         try:
-            yield Relayed(sock.getsockname()[1])
+            yield Relayed(sock.getsockname()[1], server)
         finally:
             for listener in server.servers:
                 listener.close()
