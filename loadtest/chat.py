@@ -48,12 +48,12 @@ class ChatCall:
             return self.finish(Outcome.HTTP_STATUS, f"HTTP {self.exchange.status}: {text}")
         return self.finish(*self.timer.outcome(body_complete=self.exchange.body_complete))
 
-    def interrupted(self) -> None:
-        """The run ended before this request did."""
+    def interrupted(self) -> RequestRecord | None:
+        """The run ended before this request did; None when it had not been sent yet."""
         if self.exchange.sent:
-            self.finish(Outcome.CUT_AT_END, "still running when the time to finish was over")
-        else:
-            self.ledger.settle_unsent()
+            return self.finish(Outcome.CUT_AT_END, "still running when the time to finish was over")
+        self.ledger.settle_unsent()
+        return None
 
     def finish(self, outcome: Outcome, detail: str) -> RequestRecord:
         """Writes the request into the books."""

@@ -22,10 +22,12 @@ from locust.env import Environment
 
 from loadtest.chat import ChatCall
 from loadtest.http_client import Client
-from loadtest.ledger import Ledger
+from loadtest.ledger import Ledger, RequestRecord
 from loadtest.outcomes import Outcome
 from loadtest.target import Target
 from loadtest.workload import ChatPlan, chat_bodies
+
+PAUSE_AFTER_FAILURE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,17 @@ def _user_class(plan: RunPlan, ledger: Ledger, started: float) -> type[User]:
             try:
                 record = call.perform(self.client, plan.target, body, plan.api_key)
             except gevent.GreenletExit:
-                call.interrupted()
+                cut = call.interrupted()
+                if cut is not None:
+                    self.tell(cut)
                 raise
+            self.tell(record)
+            if record.outcome is not Outcome.OK:
+                # A closed loop against quick refusals would otherwise become a flood.
+                gevent.sleep(PAUSE_AFTER_FAILURE_S)
+
+        def tell(self, record: RequestRecord) -> None:
+            """Locust's own count: one event per request that ended."""
             failed = record.outcome is not Outcome.OK
             self.environment.events.request.fire(
                 request_type="SSE",
@@ -136,7 +147,5 @@ def _user_class(plan: RunPlan, ledger: Ledger, started: float) -> type[User]:
                 exception=FailedRequestError(f"{record.outcome}: {record.detail}") if failed else None,
                 context={},
             )
-            if failed and record.sent_s is None:
-                gevent.sleep(0.1)  # nothing answers: no busy loop against a closed port
 
     return ChatUser
