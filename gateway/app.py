@@ -19,17 +19,20 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 
 import httpx
 import uvicorn
 import uvloop
 
 from gateway.api.application import create_app
+from gateway.api.authentication import KeyAuthenticator
 from gateway.api.server_protocol import GatewayProtocol
 from gateway.clock import SystemClock
 from gateway.config.settings import Model, Settings
 from gateway.errors import ControlUnavailable, GatewayError
 from gateway.fleet import FleetDispatcher, FleetView, SupervisorLink
+from gateway.keys import ApiKey, KeysWatch, anonymous_allowed
 from gateway.log import EventLog
 from gateway.messages import Configure
 from gateway.metrics import Board, Layout, SlotCounters
@@ -94,9 +97,18 @@ class GatewayProcess:
         self._pools = ConnectionPools()
         dispatcher = FleetDispatcher(self._view, Router(), clock, link.report_failure)
         self._relay = Relay(dispatcher, counters, self._pools, relay_policy(settings))
+        self._authenticator = KeyAuthenticator(
+            anonymous_allowed=anonymous_allowed(settings.listen.host, allow_anonymous=settings.allow_anonymous)
+        )
+        # Looked at before anything is served, so that no request is judged by the absence of keys that exist.
+        self._keys: KeysWatch | None = None
+        if configure.keys_file:
+            self._keys = KeysWatch(Path(configure.keys_file), self._keys_changed, self._keys_unusable)
+            self._keys.look()
         app = create_app(
             self._relay,
             self._view,
+            authenticator=self._authenticator,
             cors_origins=settings.cors.allow_origins,
             metrics=_totals(settings) if settings.public_metrics else None,
         )
@@ -123,8 +135,10 @@ class GatewayProcess:
         """Serve until drained."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.drain, self._settings.drain_timeout_s)
-        channel = asyncio.create_task(self._follow())
+            loop.add_signal_handler(number, self._signalled)
+        followers = [asyncio.create_task(self._follow())]
+        if self._keys is not None:
+            followers.append(asyncio.create_task(self._keys.run()))
         # What exists now lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -136,9 +150,14 @@ class GatewayProcess:
             if self._cut is not None:
                 self._cut.cancel()
             self._pools.close()
-            channel.cancel()
-            await asyncio.gather(channel, return_exceptions=True)
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
             self._board.close()
+
+    def _signalled(self) -> None:
+        """The first signal drains, a second one ends what still runs."""
+        self.drain(0.0 if self._cut is not None else self._settings.drain_timeout_s)
 
     def drain(self, deadline_s: float) -> None:
         """Stop accepting, finish what runs within `deadline_s` seconds, then end. A later call may shorten the time."""
@@ -159,6 +178,14 @@ class GatewayProcess:
         except ControlUnavailable as error:
             self._log.event("control_channel_broken", level="error", detail=str(error))
         self.drain(self._settings.drain_timeout_s)
+
+    def _keys_changed(self, keys: tuple[ApiKey, ...]) -> None:
+        self._authenticator.replace(keys)
+        self._log.event("keys_loaded", level="info" if keys else "warning", keys=len(keys))
+
+    def _keys_unusable(self, problem: str) -> None:
+        self._authenticator.keys_unreadable()
+        self._log.event("keys_unreadable", level="error", detail=problem)
 
     def _apply(self, snapshot: FleetSnapshot) -> None:
         if self._view.apply(snapshot):

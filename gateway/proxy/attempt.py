@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _LAST_MARKER_ENDS = (Family.CHAT, Family.COMPLETIONS)
 """Families whose terminal marker is really the last thing of a stream."""
 
+_MAX_RETRY_AFTER_MS = 60_000
+"""Clients differ in what they make of longer pauses; up to a minute all obey."""
+
 
 class AttemptFailed(GatewayError):
     """
@@ -183,10 +186,12 @@ class Attempt:
                 content_type = value.decode("latin-1")
             elif name == b"retry-after":
                 retry_after = value.decode("latin-1")
-            elif name.startswith(b"x-ratelimit-"):
+            elif _tells_when_to_retry(name, value):
                 extra.append((name, value))
         exchange.extra_headers = extra
         error = errors_wire.normalise_upstream_error(answer.status, content_type, body, exchange.family, retry_after)
+        if any(name == b"x-should-retry" for name, _ in extra):
+            error.should_retry = None
         raise AttemptFailed(
             cause_of_status(answer.status, body), error, f"{self._lease.worker.name}: answered {answer.status}"
         )
@@ -273,11 +278,13 @@ class Attempt:
         detail = f"{name}: {verdict.detail}"
         if told and answer.error is None:
             await exchange.sending(exchange.client.finish(rest))
-            raise AttemptFailed(Cause.IN_BAND_ERROR, None, detail)
+            raise AttemptFailed(cause_of_in_band(verdict.error.status if verdict.error else 502), None, detail)
         if rest:
             await exchange.sending(exchange.client.write(rest))
         if verdict.error is not None:
-            raise AttemptFailed(Cause.IN_BAND_ERROR, errors_wire.from_in_band(verdict.error, exchange.family), detail)
+            raise AttemptFailed(
+                cause_of_in_band(verdict.error.status), errors_wire.from_in_band(verdict.error, exchange.family), detail
+            )
         if answer.error is not None:
             raise self._failed(Cause.CONNECTION_LOST, Outcome.UPSTREAM_INCOMPLETE, f"{name}: {answer.error.detail}")
         cause = Cause.ABORTED if verdict.ending is Ending.ABORTED else Cause.INCOMPLETE
@@ -353,6 +360,15 @@ class Attempt:
     @staticmethod
     def _failed(cause: Cause, outcome: Outcome, detail: str) -> AttemptFailed:
         return AttemptFailed(cause, errors_wire.failure(outcome), detail)
+
+
+def _tells_when_to_retry(name: bytes, value: bytes) -> bool:
+    """Headers of an error that reach the client as they are."""
+    if name == b"x-should-retry":
+        return value in (b"true", b"false")
+    if name == b"retry-after-ms":
+        return value.isdigit() and int(value) <= _MAX_RETRY_AFTER_MS
+    return name.startswith(b"x-ratelimit-")
 
 
 def _abandon(task: asyncio.Task[UpstreamConnection]) -> None:

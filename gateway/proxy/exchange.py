@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gateway.errors import RequestError
+from gateway.errors import Rejected, RequestError
 from gateway.protocol import errors_wire, splice
 from gateway.protocol.headers import client_request_id, request_id_headers, response_headers
 from gateway.protocol.paths import InferenceRoute
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("gateway.proxy")
 _T = TypeVar("_T")
+_DEATHS = (Cause.CONNECTION_LOST, Cause.INCOMPLETE, Cause.ABORTED)
+"""Failures in which the worker may have died of this request."""
 _WORKER_LIMITS = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
 
 HEARTBEAT = b": keep-alive\n\n"
@@ -40,6 +42,7 @@ WORKER_WAIT_S = 120.0
 """Longest wait for a worker that is on its way."""
 LINGER_S = 0.05
 """After a terminal marker, for the end of the message itself (families whose marker may be followed by more)."""
+LARGE_BODY_BYTES = 1024 * 1024
 FORCED_USAGE = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
 
 
@@ -125,12 +128,13 @@ class Exchange:
                     relay.policy.max_body_bytes, relay.policy.body_stall_s, relay.policy.body_total_s
                 )
                 view = self._parse(await self._decoded(body))
+                await self._breathe(body)
                 del body
                 relay.recorder.started(record.model)
                 counted = True
                 self._task = asyncio.current_task()
                 self._timer = LimitTimer(self._deadline, self._expired)
-                with self.client.watched(self._client_gone, self._client_writable):
+                with self.client.watched(self._client_gone, self._client_writable), self.caller.slots:
                     await self._serve(view)
             except RequestError as error:
                 await self._refuse(error)
@@ -163,17 +167,25 @@ class Exchange:
         """The body without its content coding, decoded beside the event loop: what comes out may be large."""
         self.body_done_at = time.monotonic()
         self.record.bytes_in = len(body)
+        await self._breathe(body)
         for name, value in self.client.scope["headers"]:
             if name == b"content-encoding":
                 coding, limit = value.decode("latin-1"), self.relay.policy.max_body_bytes
                 return await asyncio.to_thread(decode_body, body, coding, limit)
         return body
 
+    @staticmethod
+    async def _breathe(body: bytes) -> None:
+        """Joining, parsing, rewriting and sending a large body each take a while: let other streams go on between."""
+        if len(body) > LARGE_BODY_BYTES:
+            await asyncio.sleep(0)
+
     def _parse(self, body: bytes) -> RequestView:
         began = time.monotonic()
         record = self.record
         relay = self.relay
         if relay.dispatcher.draining:
+            record.outcome = Outcome.SHUTDOWN
             raise errors_wire.failure(Outcome.SHUTDOWN, retry_after_s=1)
         content_type = "application/json"
         for name, value in self.client.scope["headers"]:
@@ -184,17 +196,20 @@ class Exchange:
         if view.model is None:
             raise RequestError(400, "The request names no model.", code="missing_required_parameter", param="model")
         model = relay.dispatcher.resolve(view.model)
+        allowed = self.caller.models
+        if model is not None and allowed is not None and model.name not in allowed:
+            # To this caller there is no such model, as in its list of models: an answer of its own (403) would let
+            # anybody with a key find out what else is served.
+            record.detail = f"the key may not use the model {model.name}"
+            model = None
         if model is None:
+            or_denied = "" if allowed is None else " or is not for this API key"
             raise RequestError(
                 404,
-                f"The model {view.model[:200]!r} does not exist. GET /v1/models lists the models.",
+                f"The model {view.model[:200]!r} does not exist{or_denied}. GET /v1/models lists the models.",
                 code="model_not_found",
                 param="model",
                 should_retry=False,
-            )
-        if self.caller.models is not None and model.name not in self.caller.models:
-            raise RequestError(
-                403, "This API key may not use this model.", type="permission_error", code="model_not_allowed"
             )
         record.model = model.name
         self.policy = relay.policy.of(model.name)
@@ -219,6 +234,7 @@ class Exchange:
                 max_tokens_limit=policy.max_tokens_limit,
             ),
         )
+        await self._breathe(body)
         excluded: frozenset[str] = frozenset()
         retries_left = policy.retries
         stale_retried = False
@@ -231,7 +247,7 @@ class Exchange:
             record.stages[Stage.ROUTING] = record.stages.get(Stage.ROUTING, 0.0) + time.monotonic() - began
             if lease is None:
                 if failed is not None and failed.error is not None:
-                    raise failed.error
+                    raise self._final(failed.error)
                 self.enter(Phase.QUEUED)
                 if await self.wait_for(relay.dispatcher.wait_for_worker(record.model, WORKER_WAIT_S)):
                     continue
@@ -247,7 +263,7 @@ class Exchange:
                     await attempt.run()
                 except AttemptFailed as failure:
                     failed = failure
-                    if failure.cause is Cause.CONNECTION_LOST:
+                    if failure.cause in _DEATHS:
                         deaths += 1
                     verdict = decide(
                         self.phase,
@@ -262,7 +278,7 @@ class Exchange:
                     record.outcome = verdict.outcome
                     if verdict.action is Action.FAIL or verdict.reason is None:
                         if failure.error is not None:
-                            raise failure.error from None
+                            raise self._final(failure.error) from None
                         return
                 except Interrupted as interrupt:
                     if interrupt.limit in _WORKER_LIMITS:
@@ -277,6 +293,12 @@ class Exchange:
             else:
                 retries_left -= 1
                 excluded |= {lease.worker.name}
+
+    def _final(self, error: RequestError) -> RequestError:
+        """The error to end with: when the gateway has tried again itself, clients need not multiply that."""
+        if self.record.retries and error.should_retry is None and error.retry_after_s is None and error.status >= 500:
+            error.should_retry = False
+        return error
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -389,7 +411,7 @@ class Exchange:
             else:
                 if answer.status and not (answer.streamed and answer.first_byte_at is None):
                     found = min(found, (answer.last_at + limits.idle_s, Limit.IDLE))
-                if answer.first_token_at is None and self.record.stream:
+                if answer.first_token_at is None and (self.record.stream or answer.streamed):
                     found = min(found, (attempt.sent_at + limits.first_token_s, Limit.FIRST_TOKEN))
                 if phase is Phase.STREAMING:
                     # A client may stall at any event, and no event arms the timer: look again in time.
@@ -473,7 +495,10 @@ class Exchange:
         record = self.record
         client = self.client
         record.error_code = error.code or error.type
-        if record.outcome is Outcome.INTERNAL and error.status < 500:
+        if isinstance(error, Rejected):
+            record.outcome = Outcome.REJECTED
+            record.rejection = error.reason
+        elif record.outcome is Outcome.INTERNAL and error.status < 500:
             record.outcome = Outcome.CLIENT_ERROR
         if client.complete or record.disconnect is not None:
             return

@@ -6,23 +6,31 @@ What the relay needs from the rest of a gateway process, as small Protocols.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
 
 from gateway.protocol.request import RequestView
 from gateway.types import ExchangeRecord, ModelView, WorkerView
 
+_UNLIMITED: AbstractContextManager[object] = nullcontext()
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """
     Who sent a request. `tenant` is the name of the API key, "" for anonymous callers; `models` are the public names
-    the key may use, None for all.
+    the key may use, None for all. `priority` is for admission: higher goes first.
+
+    `slots` is entered by each exchange for as long as it runs; entering raises `Rejected` when the caller has as many
+    running as it may. Many exchanges are inside at a time.
     """
 
     tenant: str = ""
     models: frozenset[str] | None = None
+    priority: int = 0
+    slots: AbstractContextManager[object] = field(default=_UNLIMITED, compare=False, repr=False)
 
 
 class Lease(Protocol):

@@ -1,0 +1,169 @@
+"""A real gateway process, led through its control channel as the supervisor would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from gateway.app import layout_of
+from gateway.config.settings import Settings
+from gateway.messages import Configure, Drain, Hello, Snapshot, ToGateway, decode_to_supervisor, encode
+from gateway.metrics import Board
+from gateway.types import FleetSnapshot, ModelView, WorkerAddress, WorkerState, WorkerView
+from loadtest.servers import frames, scripts
+from loadtest.servers.fault_server import FaultServer
+from loadtest.servers.steps import Gate, Stall
+from tests.proxy.raw_client import CHAT, ask, chat, connect, post, request
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
+
+EVENTS = frames.ChatStream().events(usage=False)
+
+
+@dataclass
+class Process:
+    """A gateway process under test; `channel` is the supervisor's end."""
+
+    port: int
+    process: asyncio.subprocess.Process
+    board: Board
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def tell(self, message: ToGateway) -> None:
+        self.writer.write(encode(message))
+
+    async def hello(self) -> Hello:
+        while True:
+            message = decode_to_supervisor((await self.reader.readline())[:-1])
+            if isinstance(message, Hello):
+                return message
+
+
+@asynccontextmanager
+async def gateway_process(worker: FaultServer, *, drain_timeout_s: float = 20) -> AsyncIterator[Process]:
+    """A process that serves model `sim` from `worker`; killed at the end if it still lives."""
+    settings = Settings.model_validate(
+        {
+            "models": {"sim": {"workers": [{"url": worker.url}]}},
+            "drain_timeout_s": drain_timeout_s,
+            "logging": {"format": "json"},
+        }
+    )
+    board = Board.create(layout_of(settings))
+    listener = socket.create_server(("127.0.0.1", 0))
+    ours, theirs = socket.socketpair()
+    fds = (listener.fileno(), theirs.fileno(), board.fd)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.app"),
+        *("--listen-fd", str(fds[0]), "--control-fd", str(fds[1]), "--metrics-fd", str(fds[2])),
+        pass_fds=fds,
+    )
+    theirs.close()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    running = Process(listener.getsockname()[1], process, board, reader, writer)
+    listener.close()
+    try:
+        running.tell(Configure(settings_json=settings.model_dump_json(), slot=0, keys_file=""))
+        address = WorkerAddress(host=worker.host, port=worker.port)
+        view = WorkerView("sim-static-0", "sim", WorkerState.READY, "1", address, 0.0)
+        running.tell(Snapshot(fleet=FleetSnapshot(1, (ModelView("sim", (), 1),), (view,))))
+        assert (await running.hello()).pid == process.pid
+        yield running
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        writer.transport.abort()
+        board.close()
+
+
+async def test_it_serves_and_counts() -> None:
+    """Settings, snapshot, requests; what was counted is readable by the supervisor."""
+    async with asyncio.timeout(60), FaultServer(scripts.chat_stream()) as worker, gateway_process(worker) as running:
+        answer = await ask(running.port, post(CHAT, chat()))
+        assert answer.body.endswith(frames.DONE)
+        assert (await ask(running.port, request("GET", "/ready"))).status == 200
+        assert sum(running.board.cells[1:]) > 0
+
+
+@pytest.mark.parametrize("how", ["drain", "sigterm", "channel-end"])
+async def test_a_drain_finishes_streams_and_refuses_new_work(how: str) -> None:
+    """The running stream ends properly, nobody new is served, the process exits with success."""
+    script = scripts.stream([*EVENTS[:2], Gate("rest"), *EVENTS[2:]])
+    async with asyncio.timeout(60), FaultServer(script) as worker, gateway_process(worker) as running:
+        async with connect(running.port) as client:
+            client.send(post(CHAT, chat()))
+            answer = await client.head()
+            await client.chunk(answer)
+            if how == "drain":
+                running.tell(Drain(deadline_s=20))
+            elif how == "sigterm":
+                os.kill(running.process.pid, signal.SIGTERM)
+            else:
+                running.writer.close()
+            await _refuses(running.port)
+            worker.release("rest")
+            await client.rest(answer)
+            assert answer.complete
+            assert b"".join(EVENTS) == answer.body
+            assert await client.at_end()
+        assert await running.process.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["deadline", "second-signal"])
+async def test_a_stream_that_outlasts_the_drain_is_told(how: str) -> None:
+    """An error event, not a cut and not a proper end; the worker's connection is closed; exit code 0."""
+    script = scripts.stream(EVENTS[:2], end=Stall())
+    async with asyncio.timeout(60), FaultServer(script) as worker, gateway_process(worker) as running:
+        async with connect(running.port) as client:
+            client.send(post(CHAT, chat()))
+            answer = await client.head()
+            while len(answer.events) < 2:
+                await client.chunk(answer)
+            if how == "deadline":
+                running.tell(Drain(deadline_s=0.3))
+            else:
+                os.kill(running.process.pid, signal.SIGTERM)
+                await _refuses(running.port)
+                os.kill(running.process.pid, signal.SIGTERM)
+            await client.rest(answer)
+            assert answer.complete
+            assert EVENTS[:2] == answer.events[:2]
+            assert b"shutting_down" in answer.events[-1]
+        await worker.requests[0].closed.wait()
+        assert await running.process.wait() == 0
+
+
+async def test_without_a_supervisor_it_says_so() -> None:
+    """Started by hand it explains itself and exits."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.app"),
+        *("--listen-fd", "0", "--control-fd", "0", "--metrics-fd", "0"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        _, stderr = await process.communicate()
+
+    assert process.returncode == 7
+    assert b"gateway up" in stderr
+
+
+async def _refuses(port: int) -> None:
+    """Wait until nobody listens any more."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            return
+        writer.transport.abort()
+        await asyncio.sleep(0.02)

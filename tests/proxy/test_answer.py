@@ -1,0 +1,154 @@
+"""What becomes of a worker's bytes between two sockets, for any way they are cut."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.proxy.answer import HOLD_LIMIT, PARTIAL_LIMIT, Answer
+from gateway.types import Family
+from loadtest.servers import frames
+
+EVENTS = frames.ChatStream().events(["안녕", "😀", "\r\n escaped"])
+
+
+class Connection:
+    """Stands in for the worker's connection."""
+
+    def __init__(self) -> None:
+        self.reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Quiet:
+    """A lease and a histogram that nobody looks at."""
+
+    def observe(self, seconds: float) -> None: ...
+
+    def progress(self, now_s: float) -> None: ...
+
+
+class Client:
+    """A client's transport that keeps what is written; `room` writes fit into its buffer."""
+
+    def __init__(self, room: int = 10**9) -> None:
+        self.written: list[bytes] = []
+        self.room = room
+
+    def write(self, data: bytes) -> bool:
+        self.written.append(data)
+        self.room -= 1
+        return self.room > 0
+
+
+def new_answer(*, drop_usage: bool = False) -> tuple[Answer, Connection]:
+    connection = Connection()
+    quiet = Quiet()
+    answer = Answer(connection, quiet, quiet, lambda: None)  # type: ignore[arg-type]
+    answer.observe(Family.CHAT, 1, drop_usage=drop_usage)
+    answer.on_head(200, [(b"content-type", b"text/event-stream")])
+    return answer, connection
+
+
+def cut(data: bytes, at: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(position % (len(data) + 1) for position in at)})
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+@given(
+    st.lists(st.integers(0, 10**6), max_size=60),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.integers(0, 70),
+    st.booleans(),
+)
+def test_bytes_in_are_bytes_out(cuts: list[int], line_end: bytes, commit_after: int, direct: bool) -> None:
+    """Whatever the cuts and line ends, and whenever the answer is passed on: the same bytes, in whole events."""
+    whole = b"".join([b": comment\n\n", *EVENTS]).replace(b"\n", line_end)
+    answer, _ = new_answer()
+    client = Client()
+    out: list[bytes] = []
+    for number, piece in enumerate(cut(whole, cuts)):
+        if number == commit_after and direct:
+            out.append(answer.take())
+            answer.write_directly(client)  # type: ignore[arg-type]
+        answer.on_data(piece)
+        if number >= commit_after and not direct:
+            out.append(answer.take())
+    answer.on_complete()
+    rest = answer.take_rest(keep_done=True)
+
+    assert whole == b"".join([*out, *client.written, rest])
+    blank = line_end + line_end
+    assert all(piece.endswith(blank) or piece == b"" for piece in [*out, *client.written] if not _ends_in_cr(piece))
+    assert answer.tokens == 3
+
+
+def _ends_in_cr(piece: bytes) -> bool:
+    """Cut between the CR and the LF of a line end, where an event is complete already."""
+    return piece.endswith(b"\r")
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=60))
+def test_only_the_usage_event_is_left_out(cuts: list[int]) -> None:
+    """Usage that the client did not ask for is read and dropped; the rest passes byte for byte."""
+    answer, _ = new_answer(drop_usage=True)
+    out = []
+    for piece in cut(b"".join(EVENTS), cuts):
+        answer.on_data(piece)
+        out.append(answer.take())
+    answer.on_complete()
+    out.append(answer.take_rest(keep_done=True))
+
+    assert b"".join(event for event in EVENTS if b'"usage"' not in event) == b"".join(out)
+    assert answer.observer is not None
+    assert answer.observer.output_tokens == 3
+
+
+def test_a_held_stream_is_bounded() -> None:
+    """A client that takes nothing stops the reading of its worker."""
+    answer, connection = new_answer()
+    event = frames.ChatStream().content("x" * 1000)
+    sent = 0
+    while connection.reading:
+        answer.on_data(event)
+        sent += len(event)
+
+    assert sent <= HOLD_LIMIT + len(event)
+    assert answer.take() == event * (sent // len(event))
+    assert connection.reading
+
+
+def test_a_partial_event_is_bounded() -> None:
+    """An event beyond the limit is passed on in pieces, and said to be in the middle of one."""
+    answer, _ = new_answer()
+    answer.on_data(EVENTS[0])
+    answer.on_data(b"data: " + b"x" * (PARTIAL_LIMIT + 1))
+
+    assert answer.mid_event
+    assert len(answer.take()) > PARTIAL_LIMIT
+    answer.on_data(b'"}\n\n')
+    assert not answer.mid_event
+
+
+def test_a_full_client_stops_the_worker_until_it_drains() -> None:
+    """Back-pressure between two transports."""
+    answer, connection = new_answer()
+    answer.on_data(EVENTS[0])
+    answer.take()
+    answer.write_directly(Client(room=2))  # type: ignore[arg-type]
+    answer.on_data(EVENTS[1])
+    assert connection.reading
+    answer.on_data(EVENTS[2])
+
+    assert not connection.reading
+    assert answer.stalled_at is not None
+    answer.writable()
+    assert connection.reading
+    assert answer.stalled_at is None
