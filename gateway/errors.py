@@ -13,6 +13,7 @@ The error tree. Every error this project raises on purpose derives from `Gateway
       WorkerStartError          a worker could not be started; `permanent` tells if trying again is futile   exit 6
       ControlUnavailable        no supervisor answers on the control socket                    exit 7
       RequestError              the client's request cannot be served; carries status, type, code, param
+        Rejected                ... because of load: a limit that it would have passed; carries the reason
       UpstreamError             a worker failed an exchange; carries the outcome it is counted as
         UpstreamConnectError
         UpstreamTimeout
@@ -167,6 +168,29 @@ class RequestError(GatewayError):
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
         super().__init__(f"{status} {code or type}: {message}")
+
+
+class Rejected(RequestError):
+    """
+    Load that is turned away on purpose, counted with outcome `rejected`.
+
+    Args:
+        reason: A `RejectionReason` value, the metric's label.
+        (the others are `RequestError`'s)
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        reason: str,
+        type: str = "server_error",
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        self.reason = reason
+        super().__init__(status, message, type=type, code=code, retry_after_s=retry_after_s)
 
 
 class UpstreamError(GatewayError):

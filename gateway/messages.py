@@ -17,7 +17,7 @@ class Configure(msgspec.Struct, frozen=True, tag="configure"):
     First message to a gateway process: the validated settings as JSON, so that no one reads the file twice.
 
     `workers` are pairs of model and worker name in the supervisor's order: with the models they are the layout of the
-    metrics board.
+    metrics board. `keys_file` is where the API keys' digests are, or will be ("" for nowhere); each process follows it.
     """
 
     settings_json: str

@@ -201,6 +201,8 @@ class ExchangeRecord:
     stages: dict[Stage, float] = field(default_factory=dict)
     error_code: str = ""
     detail: str = ""
+    rejection: str = ""
+    """With outcome REJECTED: the `RejectionReason`, where the error's code is another word."""
 
 
 class Policy(StrEnum):
@@ -245,7 +247,7 @@ class Candidate(NamedTuple):
 
 
 class RejectionReason(StrEnum):
-    """Why load was turned away; the `reason` label of `gateway_rejections_total`, and the error's `code`."""
+    """Why load was turned away; the `reason` label of `gateway_rejections_total`."""
 
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"

@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import metrics
 from gateway.control.scrape import ScrapeError, Scraper
-from gateway.control.sockets import is_loopback
 from gateway.control.status_report import StatusReport
 from gateway.errors import GatewayError
+from gateway.keys import is_loopback
 from gateway.metrics import StartDurations, Totals
 from gateway.workers.actor import Actor, WorkerCommand
 from gateway.workers.status import WorkerStatus

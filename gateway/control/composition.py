@@ -34,6 +34,7 @@ from gateway.control.sockets import listen, require_public_bind
 from gateway.control.state_dir import StateDir, held, runtime_directory
 from gateway.control.supervisor import AdminServer, Supervisor, SupervisorPlan
 from gateway.errors import EnvironmentProblem
+from gateway.keys import count_keys
 from gateway.log import EventLog
 from gateway.setup.doctor import Severity
 from gateway.setup.facts import PROXY_VARIABLES, MachineFacts
@@ -72,7 +73,7 @@ def serve(settings_for: Callable[[], Settings], around: Surroundings, terminal: 
     with held(around.directories.state) as state:
         sweep_leftovers(state, terminal.console)
         settings = settings_for()
-        _try_to_listen(settings)
+        _try_to_listen(settings, state)
         facts = machine_facts(settings, around)
         settings, specs_for = _prepared(settings, facts, around, terminal.console, folder)
         with runtime_directory(state) as runtime_dir:
@@ -118,9 +119,10 @@ def plan_workers(
     )
 
 
-def _try_to_listen(settings: Settings) -> None:
-    """Fail now, and not after minutes of set-up, when the addresses cannot be bound."""
-    require_public_bind(settings.listen.host, keys_configured=False, allow_anonymous=settings.allow_anonymous)
+def _try_to_listen(settings: Settings, state: StateDir) -> None:
+    """Fail now, and not after minutes of set-up, when the addresses cannot be bound or the keys cannot be read."""
+    keys = count_keys(state.keys_file)
+    require_public_bind(settings.listen.host, keys_configured=keys > 0, allow_anonymous=settings.allow_anonymous)
     for section, key in ((settings.listen, "listen"), (settings.admin, "admin")):
         for bound in listen(section.host, section.port, key=key):
             bound.close()
@@ -176,6 +178,7 @@ async def _supervise(
         make_actor=lambda spec, on_change: actor_for(spec, services, on_change),
         make_admin=make_admin,
         state=state,
+        keys_file=str(state.keys_file),
         runtime_dir=runtime_dir,
         gateway_argv=gateway_argv(),
         clock=clock,

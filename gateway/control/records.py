@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gateway.control.state_dir import write_atomically
+from gateway.durable import write_atomically
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
 from gateway.workers.services import Launcher, WorkerProcess

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 import sys
@@ -11,18 +10,9 @@ import sys
 import psutil
 
 from gateway.errors import ConfigurationError, PortInUse
+from gateway.keys import anonymous_allowed
 
 BACKLOG = 2048
-
-
-def is_loopback(host: str) -> bool:
-    """True when only this machine can connect to `host`."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def public_bind_allowed(host: str, *, keys_configured: bool, allow_anonymous: bool) -> bool:
@@ -30,15 +20,15 @@ def public_bind_allowed(host: str, *, keys_configured: bool, allow_anonymous: bo
     Whether clients may be served on `host`: an address that other machines reach needs API keys, or the operator's
     word that none are wanted.
     """
-    return is_loopback(host) or keys_configured or allow_anonymous
+    return keys_configured or anonymous_allowed(host, allow_anonymous=allow_anonymous)
 
 
 def require_public_bind(host: str, *, keys_configured: bool, allow_anonymous: bool) -> None:
     """Raise ConfigurationError naming the key when `public_bind_allowed` says no."""
     if not public_bind_allowed(host, keys_configured=keys_configured, allow_anonymous=allow_anonymous):
         raise ConfigurationError(
-            f"{host} can be reached by other machines and no API keys are configured; "
-            "use 127.0.0.1, configure keys, or set allow_anonymous: true to serve everybody",
+            f"{host} can be reached by other machines and there are no API keys; "
+            "use 127.0.0.1, make one with `gateway keys create NAME`, or set allow_anonymous: true to serve everybody",
             key="listen.host",
         )
 

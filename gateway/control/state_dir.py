@@ -4,6 +4,7 @@ The state directory: what one supervisor owns and leaves behind for the next one
     supervisor.lock    held under flock for the life of the supervisor; contains its pid
     supervisor.json    where the running supervisor answers (written when it does)
     admin.token        secret that state-changing calls over TCP must present
+    keys.json          digests of the API keys, written by `gateway keys`
     run/               Unix sockets: admin.sock (0600) and those of workers (elsewhere when the path is too long)
     records/           one launch record per worker
     logs/              output of the workers
@@ -21,10 +22,11 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.durable import write_atomically
 from gateway.errors import AlreadyRunning, ControlUnavailable, EnvironmentProblem
 
 # sockaddr_un.sun_path is 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero included.
@@ -61,6 +63,10 @@ class StateDir:
     @property
     def token_file(self) -> Path:
         return self.root / "admin.token"
+
+    @property
+    def keys_file(self) -> Path:
+        return self.root / "keys.json"
 
     @property
     def records(self) -> Path:
@@ -113,21 +119,6 @@ class StateDir:
         return token
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `path` with mode 0600 so that a reader, or a crash, sees the old content or the new one, never a part."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
 def holder_pid(lock_file: Path) -> int | None:
     """The pid of the supervisor that holds the lock, 0 when it cannot be read, None when nobody holds it."""
     try:
@@ -157,7 +148,7 @@ def held(root: Path) -> Iterator[StateDir]:
         EnvironmentProblem: The directory cannot be made or belongs to somebody else.
     """
     state = StateDir(root)
-    _prepare(root)
+    prepare(root)
     descriptor = os.open(state.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -214,7 +205,8 @@ def _remove_stale(state: StateDir) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _prepare(root: Path) -> None:
+def prepare(root: Path) -> None:
+    """Make the state directory, or see that it is ours. Raises EnvironmentProblem."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = root.stat()

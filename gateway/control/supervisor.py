@@ -37,6 +37,7 @@ from gateway.control.state_dir import Endpoint, StateDir
 from gateway.control.status_report import GatewayProcessLine, StatusReport, model_lines, worker_lines
 from gateway.control.watcher import Addresses, Watcher
 from gateway.errors import GatewayError, WorkerStartError
+from gateway.keys import count_keys
 from gateway.log import EventLog
 from gateway.messages import Hello, LoadReport, ToSupervisor, WorkerFailure
 from gateway.metrics import Board, Layout, StartDurations, Totals
@@ -74,7 +75,7 @@ class SupervisorPlan:
         gateway_argv: Command of a gateway process, without the descriptor options.
         sweep: Kills what workers have left in spite of everything; the pids that cannot be killed. Called at the end.
         processes: Gateway processes.
-        keys_file: File with the API keys' digests, "" for none.
+        keys_file: Where the API keys' digests are, or will be; "" for nowhere.
     """
 
     settings: Settings
@@ -189,7 +190,7 @@ class Supervisor(SlotEvents):
         settings = self._plan.settings
         require_public_bind(
             settings.listen.host,
-            keys_configured=bool(self._plan.keys_file),
+            keys_configured=bool(self._plan.keys_file) and count_keys(Path(self._plan.keys_file)) > 0,
             allow_anonymous=settings.allow_anonymous,
         )
         with ExitStack() as stack:

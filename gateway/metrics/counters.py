@@ -91,7 +91,7 @@ class SlotCounters:
         if record.disconnect is not None:
             cells[self._offset(c.DISCONNECTS, model, record.disconnect)] += 1.0
         if record.outcome is Outcome.REJECTED:
-            code = record.error_code
+            code = record.rejection or record.error_code
             cells[self._offset(c.REJECTIONS, model, code if code in _REJECTIONS else OTHER)] += 1.0
         if record.policy:
             policy = record.policy if record.policy in _POLICIES else OTHER

@@ -7,8 +7,9 @@ import socket
 
 import pytest
 
-from gateway.control.sockets import is_loopback, listen, public_bind_allowed, require_public_bind, url
+from gateway.control.sockets import listen, public_bind_allowed, require_public_bind, url
 from gateway.errors import ConfigurationError, PortInUse
+from gateway.keys import is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1", "[::1]"])

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gateway.control.sockets import listen_unix
-from gateway.control.state_dir import Endpoint, StateDir, held, holder_pid, runtime_directory, write_atomically
+from gateway.control.state_dir import Endpoint, StateDir, held, holder_pid, runtime_directory
+from gateway.durable import write_atomically
 from gateway.errors import AlreadyRunning, ControlUnavailable, EnvironmentProblem
 
 ENDPOINT = Endpoint(pid=7, socket="/tmp/x/admin.sock", public_url="http://127.0.0.1:1", admin_url="http://127.0.0.1:2")
