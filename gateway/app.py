@@ -47,6 +47,8 @@ KEEP_ALIVE_S = 120
 """Longer than the idle time of load balancers and client pools, which would otherwise meet closed connections."""
 LAST_WORDS_S = 1.0
 """After the drain deadline, for the error events of the streams that are cut to go out."""
+FIRST_SNAPSHOT_S = 2.0
+"""A process that hears nothing of the fleet for so long serves all the same, and says that it has no worker."""
 BACKLOG = 4096
 
 
@@ -130,6 +132,7 @@ class GatewayProcess:
             lambda: link.hello(os.getpid()),
         )
         self._cut: asyncio.TimerHandle | None = None
+        self._informed = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until drained."""
@@ -161,6 +164,7 @@ class GatewayProcess:
 
     def drain(self, deadline_s: float) -> None:
         """Stop accepting, finish what runs within `deadline_s` seconds, then end. A later call may shorten the time."""
+        self._informed.set()
         self._view.drain()
         loop = asyncio.get_running_loop()
         if self._cut is not None:
@@ -190,6 +194,7 @@ class GatewayProcess:
     def _apply(self, snapshot: FleetSnapshot) -> None:
         if self._view.apply(snapshot):
             self._pools.retain(snapshot.workers)
+        self._informed.set()
 
 
 def layout_of(settings: Settings) -> Layout:
