@@ -28,6 +28,7 @@ from gateway.config.settings import Engine, Settings
 from gateway.control.admin_client import AdminClient
 from gateway.control.composition import Terminal, plan_workers, serve
 from gateway.control.console import PatientConsole
+from gateway.control.keys_command import keys_app
 from gateway.control.machine import machine_from, with_listed_gpus
 from gateway.control.preparation import (
     LaunchEnvironment,
@@ -83,6 +84,7 @@ workers_app = typer.Typer(
     invoke_without_command=True,
 )
 app.add_typer(workers_app, name="workers")
+app.add_typer(keys_app(lambda: _state(), lambda: _console()), name="keys")
 
 ConfigOption = Annotated[
     Path | None,

@@ -148,6 +148,8 @@ class KeysFile:
             NoSuchKey: None has that id or name, or several have the name.
             KeysUnreadable: The file cannot be used.
         """
+        if read_keys(self._path) is None:
+            raise NoSuchKey(f"there is no key {id_or_name!r}, nor any other")
         with self._locked():
             keys = read_keys(self._path) or ()
             meant = [key for key in keys if key.id == id_or_name] or [key for key in keys if key.name == id_or_name]

@@ -96,6 +96,8 @@ def error_headers(error: RequestError) -> Headers:
     if error.retry_after_s is not None:
         seconds = min(max(math.ceil(error.retry_after_s), 1), MAX_RETRY_AFTER_S)
         headers.append((b"retry-after", b"%d" % seconds))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
     if error.should_retry is not None:
         headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
     return headers
