@@ -6,6 +6,7 @@ What is not on the list falls through to FastAPI (health, readiness, and its 404
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from gateway.api.answers import answer, answer_error, family_of_path
@@ -16,7 +17,7 @@ from gateway.protocol.headers import client_request_id, request_id_headers
 from gateway.protocol.request import family_of
 from gateway.proxy.client import Receive, Scope, Send
 from gateway.proxy.relay import Relay
-from gateway.types import Endpoint
+from gateway.types import Endpoint, ExchangeRecord, Outcome
 
 _GET = frozenset({"GET", "HEAD"})
 
@@ -61,9 +62,20 @@ class PublicRoutes:
                     code="not_found",
                 )
         except RequestError as error:
-            await answer_error(send, family_of(route.endpoint), error, self._request_id(scope), close=_waits(scope))
+            request_id = self._request_id(scope)
+            self._count(route.endpoint, request_id, error)
+            await answer_error(send, family_of(route.endpoint), error, request_id, close=_waits(scope))
             return
         await self._relay.serve(route, scope, receive, send, caller)
+
+    def _count(self, endpoint: Endpoint, request_id: str, error: RequestError) -> None:
+        """A request that never becomes an exchange is in the metrics and the log as well: wrong keys must be seen."""
+        record = ExchangeRecord(request_id, endpoint, family_of(endpoint), time.monotonic(), status=error.status)
+        record.outcome = Outcome.CLIENT_ERROR if error.status < 500 else Outcome.INTERNAL
+        record.error_code = error.code or error.type
+        record.duration_s = 0.0
+        self._relay.recorder.started(record.model)
+        self._relay.recorder.finished(record)
 
     async def _models(self, route: paths.ModelList | paths.ModelRetrieve, scope: Scope, send: Send) -> None:
         if scope["method"] not in _GET:
