@@ -23,7 +23,7 @@ from tests.proxy import served
 from tests.proxy.served import Listening, Served
 
 GATEWAY_DEADLINE_S = 15.0
-NAIVE_DEADLINE_S = 2.0
+NAIVE_DEADLINE_S = 1.5
 """The double hangs in many tests: the suite must not wait long for each of them."""
 
 
