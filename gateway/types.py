@@ -134,7 +134,7 @@ class WorkerView:
     address: WorkerAddress
     changed_at_s: float
     was_ready_at_s: float | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     max_model_len: int | None = None
 
 
