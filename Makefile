@@ -15,7 +15,7 @@ export GATEWAY_ENGINE_PYTHON := $(ENGINE_PYTHON)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap serve demo engine test check lint unit loadtest soak docs locks system-deps clean distclean
+.PHONY: help bootstrap serve demo engine sdk-clients test check lint unit loadtest soak docs locks system-deps clean distclean
 
 help: ## what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ demo: bootstrap ## the same gateway over simulated workers: no engine, no weight
 engine: bootstrap ## build the engine's environment and the embedded model in your cache directory, start nothing
 	@$(VENV)/python -m gateway.setup.prepare
 
-test: bootstrap lint engine ## everything that must hold: real processes, the real engine on the CPU
+test: bootstrap lint engine sdk-clients ## everything that must hold: real processes, the real engine on the CPU
 	$(PYTEST) -m "not soak"
 
 check: bootstrap lint unit ## lint, types, import contracts, unit tests: two minutes, no engine, no network
@@ -63,6 +63,9 @@ soak: bootstrap ## long and repeated runs, up to an hour
 docs: bootstrap ## write docs/configuration.md and docs/metrics.md anew from the code
 	$(VENV)/python -m gateway.config.reference
 	$(VENV)/python -m gateway.metrics.reference
+
+sdk-clients: bootstrap ## the client SDKs that `make test` drives, Python and Node, in .build
+	@$(VENV)/python -m tests.sdk.environment
 
 locks: bootstrap ## maintainers: renew every requirements lock (needs uv, see requirements/lock.py)
 	$(VENV)/python requirements/lock.py
