@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
-import random
 import struct
 from collections import defaultdict
 from typing import Any
@@ -21,12 +19,12 @@ from loadtest.servers.message_frames import MessagesStream, ResponsesStream
 from loadtest.servers.steps import Gate, Reset
 from tests.corpus.envelopes import error_event_of, error_of
 from tests.corpus.relayed import Relay
+from tests.corpus.specimens import STREAM, base64_vector, three_choices, tool_stream
 from tests.proxy.raw_client import CHAT, Answer, ask, chat, post
 from tests.proxy.served import model_policy
 
 pytestmark = pytest.mark.anyio
 
-STREAM = frames.ChatStream()
 USAGE = {"stream_options": {"include_usage": True}}
 FAILED = (Outcome.UPSTREAM_ERROR, Outcome.UPSTREAM_INCOMPLETE)
 
@@ -34,24 +32,6 @@ FAILED = (Outcome.UPSTREAM_ERROR, Outcome.UPSTREAM_INCOMPLETE)
 def payloads(answer: Answer) -> list[dict[str, Any]]:
     """The JSON of every event but the marker."""
     return [json.loads(event.removeprefix(b"data: ")) for event in answer.events if event != frames.DONE]
-
-
-def tool_stream() -> list[bytes]:
-    """Two parallel calls, interleaved, their arguments in many pieces; one event holds a piece of both."""
-    texts = ['{"city": "안녕 😀", "days": [1, 2, 3]}', '{"q": "a\\"b", "limit": 10}']
-    opening = [STREAM.tool_call("", call, name) for call, name in enumerate(("forecast", "search"))]
-    size = 3
-    pieces = [[text[at : at + size] for at in range(0, len(text), size)] for text in texts]
-    events = []
-    for first, second in itertools.zip_longest(*pieces):
-        if first is not None:
-            events.append(STREAM.tool_call(first, 0))
-        if second is not None:
-            events.append(STREAM.tool_call(second, 1))
-    both = json.loads(STREAM.tool_call("", 0).removeprefix(b"data: "))
-    entry = both["choices"][0]["delta"]["tool_calls"]
-    entry.append({"index": 1, "function": {"arguments": " "}})
-    return [STREAM.role(), *opening, *events, data_event(compact(both)), STREAM.finish("tool_calls"), frames.DONE]
 
 
 @pytest.mark.parametrize("cut_every", [0, 7])
@@ -73,26 +53,6 @@ async def test_c54_parallel_tool_calls_keep_index_and_order(relay: Relay, cut_ev
         assert {"q": 'a"b', "limit": 10} == json.loads(arguments[1])
         record = await gate.ended(Outcome.OK)
         assert record is None or record.finish_reasons == ("tool_calls",)
-
-
-def three_choices(seed: int) -> tuple[list[bytes], list[str]]:
-    """Three answers interleaved at random, each with logprobs, and their texts."""
-    random_ = random.Random(seed)
-    texts = ["alpha beta gamma", "안녕 😀 hello", "x"]
-    queues = []
-    for index, text in enumerate(texts):
-        words = [text[at : at + 3] for at in range(0, len(text), 3)]
-        contents = [
-            STREAM.content(word, index).replace(
-                b'"logprobs":null', b'"logprobs":{"content":[{"token":"x","logprob":-0.0}]}'
-            )
-            for word in words
-        ]
-        queues.append([STREAM.role(index), *contents, STREAM.finish(index=index)])
-    events = []
-    while any(queues):
-        events.append(random_.choice([queue for queue in queues if queue]).pop(0))
-    return events, texts
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -236,11 +196,6 @@ async def test_c59_a_usage_event_without_choices_is_read(relay: Relay) -> None:
         assert events == answer.events
         record = await gate.ended(Outcome.OK)
         assert record is None or (7, 3) == (record.prompt_tokens, record.output_tokens)
-
-
-def base64_vector(values: list[float]) -> str:
-    """Little-endian float32, as embedding servers encode it."""
-    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
 
 
 @pytest.mark.parametrize("encoding", ["base64", "float", "int8", None])

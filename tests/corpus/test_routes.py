@@ -11,27 +11,12 @@ from loadtest.servers import scripts
 from loadtest.servers.fault_server import FaultServer
 from tests.corpus.envelopes import error_of
 from tests.corpus.relayed import Relay
+from tests.corpus.specimens import NAMES
 from tests.proxy.raw_client import CHAT, ask, chat, connect, post, request
 from tests.proxy.served import worker_view
 
 pytestmark = pytest.mark.anyio
 
-NAMES = (
-    "org/name-7b",
-    "org/team/name",
-    "a:b@c",
-    "plus+plus",
-    "with space",
-    "안녕-😀",
-    "100%",
-    "q?x=1",
-    "hash#1",
-    "models/x",
-    "v1/models/y",
-    "semi;colon,comma",
-    "a..b",
-    "%2F",
-)
 MODELS = tuple(ModelView(name, (), 1) for name in NAMES)
 
 
