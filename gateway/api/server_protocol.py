@@ -17,9 +17,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from gateway.protocol.headers import request_id_headers
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -37,6 +40,22 @@ LINGER_S = 2.0
 """After refusing what is not HTTP, for the client to read why."""
 MAX_PIPELINED = 16
 """Requests waiting on one connection while reading goes on, so that a departure is seen."""
+
+
+class Refusal(Exception):
+    """Bytes that cannot become a request: the answer they get."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        self.status = status
+        self.message = message
+        self.code = code
+        super().__init__(message)
+
+
+_BAD_HTTP = Refusal(400, "This is not a valid HTTP/1.1 request.", "bad_http")
+_HEAD_TOO_LARGE = Refusal(431, "The request's headers are larger than this server accepts.", "headers_too_large")
+_UNKNOWN_CODING = Refusal(501, "The only transfer coding this server knows is chunked.", "unknown_transfer_coding")
+_UNKNOWN_EXPECTATION = Refusal(417, "The only expectation this server can meet is 100-continue.", "unknown_expectation")
 
 
 class ClientTransport:
@@ -173,6 +192,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._running: ClientTransport | None = None
         self._in_head = True
         self._head_bytes = 0
+        self._field_bytes = 0
         self._discarded_bytes = 0
         self._closing = False
         self._replaying = False
@@ -198,11 +218,13 @@ class GatewayProtocol(HttpToolsProtocol):
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
                 self._ignore_upgrade(data[offer.args[0] :])
-        except httptools.HttpParserError:
-            self._refuse(400, "This is not a valid HTTP/1.1 request.", "bad_http")
+        except httptools.HttpParserError as error:
+            # What a callback of ours raised arrives as the context of the parser's own error.
+            refusal = error.__context__
+            self._refuse(refusal if isinstance(refusal, Refusal) else _BAD_HTTP)
             return
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431, "The request's headers are larger than this server accepts.", "headers_too_large")
+            self._refuse(_HEAD_TOO_LARGE)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """
@@ -244,22 +266,43 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         if not self._replaying:
+            self._count_head(len(url))
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._replaying:
-            super().on_header(name, value)
+        if self._replaying:
+            return
+        self._count_head(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count_head(self, size: int) -> None:
+        """A head that arrives in one piece is counted here, one that never ends in `data_received`."""
+        self._field_bytes += size
+        if self._field_bytes > MAX_HEAD_BYTES:
+            raise _HEAD_TOO_LARGE
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         if self._replaying:
             return
+        self._check_head()
         self._head_bytes = 0
         self._cancel_head_timer()
         super().on_headers_complete()
         if self.pipeline and len(self.pipeline) <= MAX_PIPELINED:
             # uvicorn stops reading here, and would then not see the client leave.
             self.flow.resume_reading()
+
+    def _check_head(self) -> None:
+        """Raise Refusal for what the parser lets through and nobody further down would understand rightly."""
+        if self.parser.get_http_version() not in ("1.1", "1.0"):
+            raise _BAD_HTTP
+        for name, value in self.headers:
+            if name == b"transfer-encoding":
+                if value.strip().lower() != b"chunked":
+                    raise _UNKNOWN_CODING
+            elif name == b"expect" and value.strip().lower() != b"100-continue":
+                raise _UNKNOWN_EXPECTATION
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -273,7 +316,7 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             super().on_body(body)
 
-    def _refuse(self, status: int, message: str, code: str) -> None:
+    def _refuse(self, refusal: Refusal) -> None:
         """
         Answer what cannot become a request, and close.
 
@@ -288,11 +331,12 @@ class GatewayProtocol(HttpToolsProtocol):
                 self.transport.abort()
                 return
         body = b'{"error":{"message":"%b","type":"invalid_request_error","param":null,"code":"%b"}}' % (
-            message.encode("ascii"),
-            code.encode("ascii"),
+            refusal.message.encode("ascii"),
+            refusal.code.encode("ascii"),
         )
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
+        head = b"".join(b"%b: %b\r\n" % field for field in request_id_headers(uuid4().hex))
+        head += b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[refusal.status] + head + body)
         # Closing now would answer what the client is still sending with a reset, and the answer would be lost.
         self._closing = True
         self.transport.write_eof()
@@ -303,6 +347,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._replaying:
             return
+        self._field_bytes = 0
         super().on_message_begin()
         extensions: dict[str, Any] = {EXTENSION: ClientTransport(self)}
         self.scope["extensions"] = extensions
