@@ -5,6 +5,7 @@
 
 VENV := .venv/bin
 MODEL ?=
+ROUNDS ?= 5
 PYTEST := $(VENV)/python -m pytest
 
 ifdef PYTHON
@@ -15,7 +16,7 @@ export GATEWAY_ENGINE_PYTHON := $(ENGINE_PYTHON)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap serve demo engine sdk-clients test check lint unit loadtest soak docs locks system-deps clean distclean
+.PHONY: help bootstrap serve demo engine sdk-clients test check lint unit loadtest soak bench docs locks system-deps clean distclean
 
 help: ## what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +47,6 @@ lint: bootstrap ## ruff, mypy (Linux, macOS), import contracts, generated pages
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
-	$(VENV)/mypy --platform darwin
 	$(VENV)/lint-imports
 	$(VENV)/python -m gateway.config.reference --check
 	$(VENV)/python -m gateway.metrics.reference --check
@@ -59,6 +59,17 @@ loadtest: bootstrap ## 30 s of streaming chat against the running gateway: TTFT,
 
 soak: bootstrap ## long and repeated runs, up to an hour
 	$(PYTEST) -m soak --timeout 3600
+
+bench: bootstrap .build/bench-peers/complete ## what a relayed token costs, beside nginx, vllm-router and smg (ROUNDS=5: about 10 minutes)
+	@$(VENV)/python -m gateway.setup.system nginx
+	@mkdir -p results
+	$(VENV)/python -m loadtest.bench.relay_cost --many --rounds $(ROUNDS) --json results/relay-cost.json
+
+.build/bench-peers/complete: requirements/bench-peers.txt
+	rm -rf .build/bench-peers
+	$(VENV)/python -m venv .build/bench-peers
+	.build/bench-peers/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r $<
+	touch $@
 
 docs: bootstrap ## write docs/configuration.md and docs/metrics.md anew from the code
 	$(VENV)/python -m gateway.config.reference

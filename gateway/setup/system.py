@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,12 +138,12 @@ def _folder(program: SystemProgram, root: Path) -> Path:
     return root / ".system" / program.package
 
 
-def main(environ: Mapping[str, str]) -> int:
-    """Provide every program; exit code 3 when one cannot be."""
+def main(environ: Mapping[str, str], names: Sequence[str] = ()) -> int:
+    """Provide the programs named, or every one; exit code 3 when one cannot be."""
     root = checkout()
     report = ProgressPrinter(sys.stderr)
     code = 0
-    for name in PROGRAMS:
+    for name in names or PROGRAMS:
         try:
             found = ensure_program(name, root, environ, report)
             version = subprocess.run(
@@ -164,4 +164,4 @@ def main(environ: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.environ))
+    sys.exit(main(os.environ, sys.argv[1:]))

@@ -54,7 +54,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--many", action="store_true", help="also 2,000 slow streams, for memory")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="leave the other relays out")
-    parser.add_argument("--peers", type=Path, default=Path(".build/peers"), help="environment with vllm-router and smg")
+    parser.add_argument(
+        "--peers", type=Path, default=Path(".build/bench-peers"), help="environment with vllm-router and smg"
+    )
     parser.add_argument("--json", type=Path, help="write all rounds to this file")
     options = parser.parse_args()
     console = Console()
@@ -89,7 +91,7 @@ def main() -> None:
 def _targets(folder: Path, peers: Path, only: list[str], console: Console) -> list[targets.Target]:
     found = {
         "vllm-gateway": targets.gateway(folder, PORT, ADMIN_PORT, UPSTREAMS),
-        "nginx": targets.nginx(folder, PORT, UPSTREAMS),
+        "nginx": targets.nginx(folder, Path(".system"), PORT, UPSTREAMS),
         "vllm-router": targets.vllm_router(peers, PORT, ADMIN_PORT, UPSTREAMS),
         "smg": targets.smg(peers, PORT, ADMIN_PORT, UPSTREAMS),
     }
@@ -100,7 +102,7 @@ def _targets(folder: Path, peers: Path, only: list[str], console: Console) -> li
         if only and name not in only:
             continue
         if target is None:
-            console.print(f"[yellow]{name} is not installed and left out (make bench-peers installs the peers)")
+            console.print(f"[yellow]{name} is not installed and left out (make bench brings the peers)")
             continue
         chosen.append(target)
     return chosen

@@ -2,12 +2,13 @@
 The relays that are compared, each started on one port in front of the same two scripted workers.
 
 A target that is not installed is left out and named; the comparison never installs anything itself (`make bench` does,
-into `.build/peers`).
+into `.build/bench-peers`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -38,9 +39,10 @@ def gateway(folder: Path, port: int, admin_port: int, upstreams: tuple[int, ...]
     return Target("vllm-gateway", command, f"http://127.0.0.1:{admin_port}/metrics")
 
 
-def nginx(folder: Path, port: int, upstreams: tuple[int, ...]) -> Target | None:
-    """nginx with one worker process, unbuffered, keep-alive to the workers. None when it is not on PATH."""
-    program = shutil.which("nginx")
+def nginx(folder: Path, unpacked: Path, port: int, upstreams: tuple[int, ...]) -> Target | None:
+    """nginx with one worker process, unbuffered, keep-alive to the workers; from PATH or unpacked by this project."""
+    path = os.pathsep.join((os.defpath, "/usr/sbin", "/usr/local/sbin", str(unpacked / "nginx-light/usr/sbin")))
+    program = shutil.which("nginx", path=path)
     if program is None:
         return None
     servers = " ".join(f"server 127.0.0.1:{upstream};" for upstream in upstreams)
