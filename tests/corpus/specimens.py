@@ -1,4 +1,4 @@
-"""Answers and names that several corpus tests need: hard ones, of the kind that relays have damaged."""
+"""Names, requests and answers that several corpus tests need: of the kinds that relays have damaged."""
 
 from __future__ import annotations
 
@@ -72,3 +72,43 @@ def three_choices(seed: int) -> tuple[list[bytes], list[str]]:
 def base64_vector(values: list[float]) -> str:
     """Little-endian float32, as embedding servers encode it."""
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
+
+
+def json_text(random_: random.Random, depth: int = 0) -> str:
+    """Any JSON value as text, in unusual but valid spelling; none of its keys is one that a rewrite looks for."""
+    space = random_.choice(["", "", " ", "\n", "\t", "\r\n  "])
+    kind = random_.randrange(7 if depth < 4 else 5)
+    if kind == 0:
+        return random_.choice(["null", "true", "false"])
+    if kind == 1:
+        return random_.choice(["0", "-0", "1.0", "1e400", "-1E-7", "9007199254740993", "0.10", "18446744073709551616"])
+    if kind <= 4:
+        return json_string(random_)
+    inner = [json_text(random_, depth + 1) for _ in range(random_.randrange(4))]
+    if kind == 5:
+        return f"[{space}" + f"{space},".join(inner) + f"{space}]"
+    members = [f'"x{random_.randrange(9)}"{space}:{space}{value}' for value in inner]
+    return f"{{{space}" + f",{space}".join(members) + f"{space}}}"
+
+
+def json_string(random_: random.Random) -> str:
+    """A string with escapes, brackets, quotes, and characters of every length."""
+    pieces = [
+        "a",
+        "é",
+        "안",
+        "😀",
+        '\\"',
+        "\\\\",
+        "\\u00e9",
+        "\\ud83d\\ude00",
+        "\\/",
+        "[",
+        "{",
+        "}",
+        "]",
+        ":",
+        ",",
+        "\u2028",
+    ]
+    return '"' + "".join(random_.choices(pieces, k=random_.randrange(8))) + '"'

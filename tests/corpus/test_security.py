@@ -236,6 +236,11 @@ async def test_c77_the_workers_key_stays_inside(relay: Relay, status: int, caplo
             assert CANARY not in caplog.text
 
 
+def test_c77_a_workers_key_is_in_no_repr() -> None:
+    """A view of a worker may end up in a stack trace or a log line."""
+    assert CANARY not in repr(worker_view(api_key=CANARY))
+
+
 async def test_c79_made_up_names_make_no_series(relay: Relay) -> None:
     """Junk models, paths, users, keys, ids: the metrics have as many series as before, and repeat none of them."""
     count = 300
