@@ -15,8 +15,9 @@ from gateway.types import Outcome
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
 from loadtest.servers.frames import compact, data_event
+from loadtest.servers.http1 import JSON, response_head
 from loadtest.servers.message_frames import MessagesStream, ResponsesStream
-from loadtest.servers.steps import Gate, Reset
+from loadtest.servers.steps import Fin, Gate, Reset, Send, Step
 from tests.corpus.envelopes import error_event_of, error_of
 from tests.corpus.relayed import Relay
 from tests.corpus.specimens import STREAM, base64_vector, three_choices, tool_stream
@@ -115,6 +116,21 @@ async def test_c56_an_abort_is_relayed_and_told(relay: Relay) -> None:
         await gate.ended(Outcome.UPSTREAM_INCOMPLETE)
 
 
+async def test_c56_an_abort_of_a_plain_answer_is_no_answer(relay: Relay) -> None:
+    """Not streamed it can still be asked of another worker; with none left it is a failure, not a short success."""
+    aborted = scripts.answer(200, frames.chat_body("Par", finish="abort"))
+    async with FaultServer(aborted) as worker, FaultServer(scripts.chat_json()) as other, relay(worker, other) as gate:
+        answer = await ask(gate.port, post(CHAT, chat(stream=False)))
+
+        assert (200, "stop") == (answer.status, answer.json()["choices"][0]["finish_reason"])
+        assert [1, 1] == [len(worker.requests), len(other.requests)]
+    async with FaultServer(aborted) as worker, relay(worker) as gate:
+        answer = await ask(gate.port, post(CHAT, chat(stream=False)))
+
+        error_of(answer, 502)
+        await gate.ended(Outcome.UPSTREAM_INCOMPLETE)
+
+
 @pytest.mark.parametrize("case", ["whole", "silence", "reset", "flat-error", "idle", "abort"])
 async def test_c57_the_gateway_makes_no_chunks(relay: Relay, case: str) -> None:
     """
@@ -178,6 +194,23 @@ async def test_c58_usage_that_was_asked_for_comes_once_and_last(relay: Relay, cu
         assert record is None or (22, 3) == (record.prompt_tokens, record.output_tokens)
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("cut_every", [0, 1, 13])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+async def test_c58_in_any_line_ends_and_cuts(relay: Relay, end: bytes, cut_every: int, path: str) -> None:
+    """The usage event is found, and only it goes, however the worker or a proxy before it writes lines."""
+    family = STREAM if path == CHAT else frames.CompletionStream()
+    events = [event.replace(b"\n", end) for event in family.events()]
+    without = b"".join([*events[:-2], events[-1]])
+    async with FaultServer(scripts.stream(events, cut_every=cut_every)) as worker, relay(worker) as gate:
+        answer = await ask(gate.port, post(path, {**chat(), "prompt": "x"}))
+
+        assert without == answer.body
+        assert answer.complete
+        record = await gate.ended(Outcome.OK)
+        assert record is None or record.output_tokens == 3
+
+
 async def test_c58_continuous_usage_alone_is_not_turned_on(relay: Relay) -> None:
     """vLLM ignores `continuous_usage_stats` without `include_usage`; forcing the one must not wake the other."""
     async with FaultServer(scripts.chat_stream()) as worker, relay(worker) as gate:
@@ -233,6 +266,24 @@ async def test_c61_many_embeddings_stay_in_order(relay: Relay) -> None:
         assert compact(request) == worker.requests[0].body
         record = await gate.ended(Outcome.OK)
         assert record is None or record.prompt_tokens == 4
+
+
+@pytest.mark.parametrize("end", [Reset(), Fin()], ids=["reset", "fin"])
+@pytest.mark.parametrize("framing", ["content-length", "chunked"])
+async def test_c61_a_cut_answer_is_not_a_whole_one(relay: Relay, end: Step, framing: str) -> None:
+    """Vectors that stop half-way: either a 502, or an answer whose framing is broken so that no client can use it."""
+    body = compact(frames.embeddings_body([base64_vector([float(number)] * 96) for number in range(2048)]))
+    half = body[: len(body) // 2]
+    if framing == "chunked":
+        cut = scripts.stream([half], headers=JSON, end=end)
+    else:
+        cut = (Send(response_head(200, (*JSON, ("content-length", str(len(body)))))), Send(half), end)
+    async with FaultServer(cut) as worker, relay(worker) as gate:
+        answer = await ask(gate.port, post("/v1/embeddings", {"model": "sim", "input": "x"}))
+
+        assert not answer.complete or answer.status == 502
+        assert body != answer.body
+        await gate.ended(*FAILED)
 
 
 @pytest.mark.parametrize("number", [b"-Infinity", b"NaN", b"Infinity", b"-9999.0", b"1e400"])

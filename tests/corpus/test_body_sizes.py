@@ -179,6 +179,26 @@ async def test_c74_a_body_that_trickles_is_408(relay: Relay) -> None:
         await gate.idle()
 
 
+async def test_c74_a_head_that_trickles_is_given_up(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is a request there is nobody to answer: the connection is closed."""
+    monkeypatch.setattr("gateway.api.server_protocol.HEAD_TIMEOUT_S", 0.2)
+    async with (
+        FaultServer(scripts.chat_json()) as worker,
+        relay(worker) as gate,
+        connect(gate.port) as client,
+        connect(gate.port) as silent,
+    ):
+        client.send(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n".encode())
+        ending = asyncio.create_task(client.at_end())
+        while not ending.done():
+            client.send(b"x: y\r\n")
+            await asyncio.wait([ending], timeout=0.02)
+        assert ending.result()
+        assert await silent.at_end()
+        assert [] == worker.requests
+        await well(gate)
+
+
 FILE = bytes(range(256)) * 64 + b"\r\n--boundary-X" + b"\r\n--" + b"\x00\xff" * 1000 + b"\r\n--boundar\r\n"
 
 

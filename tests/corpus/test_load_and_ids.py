@@ -21,6 +21,7 @@ from loadtest.servers.frames import usage_info
 from loadtest.servers.http1 import chunk
 from loadtest.servers.recording import RecordedRequest
 from loadtest.servers.steps import Fin, Flood, Gate, Reset, Script, Send, Stall
+from tests.corpus.keyed import authenticator, bearer
 from tests.corpus.relayed import Relay, Relayed
 from tests.proxy.raw_client import CHAT, Answer, RawConnection, ask, chat, connect, post
 from tests.proxy.served import model_policy, until
@@ -63,9 +64,11 @@ async def test_c46_every_ending_by_the_worker_releases_its_load(
     relay: Relay, script: Script, outcomes: tuple[Outcome, ...]
 ) -> None:
     """Twenty streams with one ending: every count is zero, each stream was counted once, and only good ones as good."""
-    async with FaultServer(script) as worker, relay(worker) as gate:
-        answers = await asyncio.gather(*(ask(gate.port, post(CHAT, chat())) for _ in range(20)))
+    keys = authenticator()
+    async with FaultServer(script) as worker, relay(worker, authenticator=keys) as gate:
+        answers = await asyncio.gather(*(ask(gate.port, post(CHAT, chat(), bearer())) for _ in range(20)))
         await nothing_in_flight(gate)
+        assert 0 == keys.in_flight
 
         failed = outcomes == FAILED
         assert [failed] * 20 == [b'"error"' in answer.body for answer in answers]
@@ -84,15 +87,16 @@ async def test_c46_every_departure_releases_its_load(relay: Relay, leave: object
     def script(request: RecordedRequest) -> Script:
         return scripts.stream(EVENTS[:received], end=Stall()) if received else scripts.never_answers()
 
+    keys = authenticator()
     held = scripts.stream([*EVENTS[:2], Gate("finish"), *EVENTS[2:]])
     async with (
         FaultServer(*[script] * 10, held) as first,
         FaultServer(*[script] * 10, held) as second,
-        relay(first, second) as gate,
+        relay(first, second, authenticator=keys) as gate,
     ):
         for number in range(20):
             async with connect(gate.port) as client:
-                client.send(post(CHAT, chat()))
+                client.send(post(CHAT, chat(), bearer()))
                 if received:
                     answer = await client.head()
                     while len(answer.events) < received:
@@ -103,11 +107,12 @@ async def test_c46_every_departure_releases_its_load(relay: Relay, leave: object
                 await gate.ended(Outcome.CLIENT_CLOSED, index=number)
         await nothing_in_flight(gate)
         assert gate.blamed() == []
+        assert keys.in_flight == 0
         for worker in (first, second):
             for request in worker.requests:
                 await request.closed.wait()
 
-        asked = [asyncio.create_task(ask(gate.port, post(CHAT, chat()))) for _ in range(4)]
+        asked = [asyncio.create_task(ask(gate.port, post(CHAT, chat(), bearer()))) for _ in range(4)]
         await until(lambda: len(first.requests) == len(second.requests) == 12)
         first.release("finish")
         second.release("finish")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -188,6 +189,33 @@ async def test_c77_secrets_stay_where_they_were_sent(
         assert all(CANARY.encode() not in received.raw.partition(b"\r\n\r\n")[0] for received in worker.requests)
         assert CANARY.encode() not in kept_by(gate)
         assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        f"GET /{CANARY} {CANARY}\r\n\r\n",
+        f"{CANARY} / HTTP/1.1\r\nhost: x\r\n\r\n",
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization {CANARY}\r\n\r\n",
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CANARY}\x00\r\n\r\n",
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {CANARY}\r\ncontent-length: {CANARY}\r\n\r\n",
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {CANARY * 30_000}\r\n\r\n",
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {CANARY}\r\ntransfer-encoding: chunked\r\n\r\n{CANARY}\r\n",
+    ],
+    ids=["request-line", "method", "no-colon", "nul", "length", "huge", "chunk-size"],
+)
+async def test_c77_what_is_no_http_is_not_repeated(relay: Relay, data: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The listener's own refusals say nothing of what they refuse."""
+    caplog.set_level(logging.DEBUG)
+    async with FaultServer(scripts.chat_json()) as worker, relay(worker) as gate, connect(gate.port) as client:
+        client.send(data.encode())
+        received = await client.reader.read(65_536)
+
+        assert re.match(rb"HTTP/1.1 4\d\d ", received)
+        assert CANARY.encode() not in received
+        assert CANARY.encode() not in kept_by(gate)
+        assert CANARY not in caplog.text
+        assert [] == worker.requests
 
 
 async def test_c77_a_defect_is_logged_without_secrets(relay: Relay, caplog: pytest.LogCaptureFixture) -> None:
