@@ -155,7 +155,11 @@ async def _supervise(
     adopt_orphans()
     lowered = {name.lower() for name, value in environ.items() if value}
     watcher = ConsoleWatcher(
-        terminal.console, clock, tuple(settings.models), proxied=not lowered.isdisjoint(PROXY_VARIABLES)
+        terminal.console,
+        clock,
+        tuple(settings.models),
+        proxied=not lowered.isdisjoint(PROXY_VARIABLES),
+        keys_required=state.keys_file.exists,
     )
     plain = EventLog.to_file(terminal.log_file, clock, settings.logging.format)
     services = WorkerServices(

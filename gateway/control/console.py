@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import anyio
@@ -41,13 +41,23 @@ class ConsoleWatcher:
     Args:
         models: Public names.
         proxied: A proxy variable is set.
+        keys_required: Whether requests need an API key, asked when everything serves.
     """
 
-    def __init__(self, console: Console, clock: Clock, models: Sequence[str], *, proxied: bool) -> None:
+    def __init__(
+        self,
+        console: Console,
+        clock: Clock,
+        models: Sequence[str],
+        *,
+        proxied: bool,
+        keys_required: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._console = console
         self._clock = clock
         self._models = models
         self._proxied = proxied
+        self._keys_required = keys_required
         self._addresses: Addresses | None = None
         self._statuses: Sequence[WorkerStatus] = ()
         self._lines = ProgressLines()
@@ -67,7 +77,8 @@ class ConsoleWatcher:
         """See `Watcher`."""
         self._end_live()
         if self._addresses is not None:
-            self._print(serving_block(self._addresses, self._models, proxied=self._proxied))
+            keys = self._keys_required()
+            self._print(serving_block(self._addresses, self._models, proxied=self._proxied, keys=keys))
 
     def stopping(self, reason: str) -> None:
         """See `Watcher`."""

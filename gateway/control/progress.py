@@ -75,14 +75,17 @@ def elapsed(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-def serving_block(addresses: Addresses, models: Sequence[str], *, proxied: bool) -> str:
+def serving_block(addresses: Addresses, models: Sequence[str], *, proxied: bool, keys: bool = False) -> str:
     """
     What to do with a gateway that serves: addresses, and lines to copy.
 
     Args:
         models: Public names, the first is used in the examples.
         proxied: A proxy variable is set, so clients would ask the proxy for our loopback address.
+        keys: An API key is required; the lines take it from a variable.
     """
+    key_header = ' -H "Authorization: Bearer $KEY"' if keys else ""
+    python_key = 'os.environ["KEY"]' if keys else '"unused"'
     body = json.dumps({"model": models[0], "messages": [{"role": "user", "content": QUESTION}]}, ensure_ascii=False)
     lines = [
         "",
@@ -97,11 +100,16 @@ def serving_block(addresses: Addresses, models: Sequence[str], *, proxied: bool)
     if proxied:
         lines += ["A proxy is set in your environment. For the shell that calls the gateway:", ""]
         lines += ["  export NO_PROXY=127.0.0.1,localhost no_proxy=127.0.0.1,localhost", ""]
+    if keys:
+        lines += ["Requests need an API key. Make one for the shell that calls the gateway:", ""]
+        lines += ["  export KEY=$(gateway keys create NAME)", ""]
     lines += [
-        f"  curl {addresses.public}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}",
+        f"  curl {addresses.public}/v1/chat/completions{key_header} -H 'Content-Type: application/json'"
+        f" -d {shlex.quote(body)}",
         "",
+        *(["  import os"] if keys else []),
         "  from openai import OpenAI",
-        f'  client = OpenAI(base_url="{addresses.public}/v1", api_key="unused")',
+        f'  client = OpenAI(base_url="{addresses.public}/v1", api_key={python_key})',
         f'  messages = [{{"role": "user", "content": "{QUESTION}"}}]',
         f"  answer = client.chat.completions.create(model={json.dumps(models[0])}, messages=messages)",
         "  print(answer.choices[0].message.content)",

@@ -28,6 +28,10 @@ COMMANDS = [
     ["workers", "drain"],
     ["workers", "stop"],
     ["workers", "start"],
+    ["keys"],
+    ["keys", "create"],
+    ["keys", "list"],
+    ["keys", "revoke"],
 ]
 
 

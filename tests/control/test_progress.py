@@ -89,6 +89,13 @@ def test_the_block_has_everything_to_go_on_with() -> None:
         "it's, other",
     ):
         assert expected in plain
+    assert "KEY" not in plain
+    keyed = serving_block(ADDRESSES, ["m"], proxied=False, keys=True)
+    for expected in (
+        'curl http://127.0.0.1:8000/v1/chat/completions -H "Authorization: Bearer $KEY"',
+        'environ["KEY"]',
+    ):
+        assert expected in keyed
     assert "NO_PROXY" not in plain
     assert "export NO_PROXY=127.0.0.1,localhost" in proxied
 

@@ -108,7 +108,8 @@ def test_keys_come_and_go_while_the_gateway_runs(configuration: Path, tmp_path: 
         body = {"model": "m", "prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}
         key = {"authorization": f"Bearer {secret}"}
         with served.http.stream("POST", f"{served.base}/v1/completions", json=body, headers=key) as stream:
-            next(stream.iter_raw())
+            chunks = stream.iter_raw()  # kept: with its end the connection would be closed
+            next(chunks)
             busy = ask(served, secret)
         assert (429, "1") == (busy.status_code, busy.headers["retry-after"])
         assert ("requests", "rate_limit_exceeded") == (busy.json()["error"]["type"], busy.json()["error"]["code"])
