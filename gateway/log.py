@@ -136,6 +136,7 @@ def request_fields(record: ExchangeRecord) -> dict[str, object]:
         "decision": record.decision,
         "events": record.events,
         "error_code": record.error_code,
+        "rejection": record.rejection,
         "detail": record.detail,
         "retries": record.retries,
         "finish_reasons": record.finish_reasons,

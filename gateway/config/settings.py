@@ -240,7 +240,7 @@ class Settings(Section):
     admin: Admin = Admin()
     """Where operators connect."""
     allow_anonymous: bool = False
-    """Serve without API keys on an address other than loopback."""
+    """Serve without API keys on an address other than loopback. Where keys exist they are required all the same."""
     public_metrics: bool = False
     """Serve `/metrics` on the public port too."""
     models: Annotated[dict[str, Model], Field(min_length=1)]
