@@ -33,7 +33,7 @@ ERROR_BODY_LIMIT = 64 * 1024
 PROGRESS_EVERY_S = 0.25
 """A lease is told of progress so often; the load report goes out once a second."""
 
-_FLAT_ERROR = re.compile(rb'"object"\s*:\s*"error"')
+_BLANK_LINE = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _DONE_LINE = re.compile(rb"data: ?\[DONE\][\r\n]*\Z")
 
 
@@ -280,8 +280,8 @@ class Answer:
         if self.untold_error:
             return
         if observer.error is not None and not observer.error.told:
-            data = _before_flat_error(data)
-            self.untold_error = True
+            data = self._before_error(data)
+            self.untold_error = boundary = True
         if self.filter is not None:
             data = self.filter.feed(data)
         direct = self._direct
@@ -352,6 +352,24 @@ class Answer:
                 self.mid_event = True
                 self.overflowed = True
 
+    def _before_error(self, data: bytes) -> bytes:
+        """Of one read, the events before the error that clients would not recognise; the error itself is dropped."""
+        assert self._stream_of is not None
+        begun = b"".join(self._partial)
+        text = begun + data
+        good = 0
+        for blank in _BLANK_LINE.finditer(text):
+            event = StreamObserver(self._stream_of[0])
+            event.feed(text[good : blank.end()])
+            if event.error is not None:
+                break
+            good = blank.end()
+        if good < len(begun):
+            self._partial = []
+            self._partial_bytes = 0
+            return b""
+        return data[: good - len(begun)]
+
     def _last_boundary(self, data: bytes) -> int:
         """Position behind the last blank line in `data` (0: none), also one that began in the bytes kept back."""
         before = self._partial[-1][-3:] if self._partial else b""
@@ -388,14 +406,6 @@ class Answer:
         if not direct.write(data):
             self.stalled_at = self.last_write_at
             self.connection.pause_reading()
-
-
-def _before_flat_error(data: bytes) -> bytes:
-    """The events of one read before the one that clients would not recognise as an error."""
-    found = _FLAT_ERROR.search(data)
-    if found is None:
-        return b""
-    return data[: _after_last_blank_line(data[: found.start()])]
 
 
 def _after_last_blank_line(text: bytes) -> int:

@@ -12,6 +12,7 @@ from gateway.protocol.headers import response_headers, upstream_request_headers
 from gateway.protocol.observer import Ending
 from gateway.protocol.retry import Cause, cause_of_in_band, cause_of_status
 from gateway.proxy.answer import Answer
+from gateway.proxy.hints import retry_hints
 from gateway.proxy.interfaces import Lease
 from gateway.proxy.limits import Limit
 from gateway.proxy.plain import PlainTail, read_plain
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 _LAST_MARKER_ENDS = (Family.CHAT, Family.COMPLETIONS)
 """Families whose terminal marker is really the last thing of a stream."""
-
-_MAX_RETRY_AFTER_MS = 60_000
-"""Clients differ in what they make of longer pauses; up to a minute all obey."""
 
 
 class AttemptFailed(GatewayError):
@@ -179,15 +177,10 @@ class Attempt:
         await exchange.until(answer.error_body_known)
         body = answer.take()
         content_type = ""
-        retry_after: str | None = None
-        extra: Headers = []
         for name, value in answer.headers:
             if name == b"content-type":
                 content_type = value.decode("latin-1")
-            elif name == b"retry-after":
-                retry_after = value.decode("latin-1")
-            elif _tells_when_to_retry(name, value):
-                extra.append((name, value))
+        retry_after, extra = retry_hints(answer.headers)
         exchange.extra_headers = extra
         error = errors_wire.normalise_upstream_error(answer.status, content_type, body, exchange.family, retry_after)
         if any(name == b"x-should-retry" for name, _ in extra):
@@ -360,15 +353,6 @@ class Attempt:
     @staticmethod
     def _failed(cause: Cause, outcome: Outcome, detail: str) -> AttemptFailed:
         return AttemptFailed(cause, errors_wire.failure(outcome), detail)
-
-
-def _tells_when_to_retry(name: bytes, value: bytes) -> bool:
-    """Headers of an error that reach the client as they are."""
-    if name == b"x-should-retry":
-        return value in (b"true", b"false")
-    if name == b"retry-after-ms":
-        return value.isdigit() and int(value) <= _MAX_RETRY_AFTER_MS
-    return name.startswith(b"x-ratelimit-")
 
 
 def _abandon(task: asyncio.Task[UpstreamConnection]) -> None:

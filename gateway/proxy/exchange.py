@@ -403,7 +403,7 @@ class Exchange:
             if answer.done and not answer.complete:
                 found = min(found, (answer.last_at + LINGER_S, Limit.LINGER))
             elif attempt.reading_error:
-                found = min(found, (answer.last_at + limits.error_body_s, Limit.ERROR_BODY))
+                found = min(found, (self.phase_at + limits.error_body_s, Limit.ERROR_BODY))
             elif answer.stalled_at is not None:
                 found = min(found, (answer.stalled_at + limits.stalled_client_s, Limit.STALLED_CLIENT))
             elif self._in_send and phase is Phase.STREAMING:
