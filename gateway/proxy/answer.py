@@ -353,9 +353,16 @@ class Answer:
                 self.overflowed = True
 
     def _before_error(self, data: bytes) -> bytes:
-        """Of one read, the events before the error that clients would not recognise; the error itself is dropped."""
+        """
+        Of what has not been passed on, the events before the error that clients would not recognise; that and what
+        follows is dropped.
+        """
         assert self._stream_of is not None
         begun = b"".join(self._partial)
+        self._partial = []
+        self._partial_bytes = 0
+        if self.filter is not None:
+            begun += self.filter.flush()
         text = begun + data
         good = 0
         for blank in _BLANK_LINE.finditer(text):
@@ -364,11 +371,7 @@ class Answer:
             if event.error is not None:
                 break
             good = blank.end()
-        if good < len(begun):
-            self._partial = []
-            self._partial_bytes = 0
-            return b""
-        return data[: good - len(begun)]
+        return text[:good]
 
     def _last_boundary(self, data: bytes) -> int:
         """Position behind the last blank line in `data` (0: none), also one that began in the bytes kept back."""
