@@ -15,10 +15,12 @@ from gateway.proxy.interfaces import Caller
 from gateway.types import Outcome
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
-from loadtest.servers.steps import Stall
+from loadtest.servers.http1 import chunk
+from loadtest.servers.steps import Flood, Send, Stall
 from tests.corpus.expectations import EVENTS, read_events
 from tests.corpus.relayed import Relay
 from tests.proxy.raw_client import CHAT, RawConnection, ask, chat, connect, post, request
+from tests.proxy.served import until
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +48,28 @@ async def test_c35_a_departure_in_mid_stream_stops_the_worker(relay: Relay, how:
 
         await gate.ended(Outcome.CLIENT_CLOSED)
         assert [] == gate.blamed()
+        await gate.idle()
+
+
+@pytest.mark.parametrize("how", ["rst", "half-close"])
+async def test_c35_a_client_that_reads_nothing_is_seen_to_leave(relay: Relay, how: str) -> None:
+    """Its unread bytes, stalled on their way, do not keep the worker busy."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    flood = Flood(chunk(frames.ChatStream().content("x" * 4000)), 64 * 1024 * 1024)
+    async with (
+        FaultServer((Send(head), flood)) as worker,
+        relay(worker) as gate,
+        connect(gate.port, receive_buffer=4096) as client,
+    ):
+        client.send(post(CHAT, chat()))
+        received = await worker.request(0)
+        if gate.served is not None:
+            await until(gate.served.stalled)
+        LEAVE[how](client)
+        async with asyncio.timeout(NOTICED_S):
+            await received.connection.ended.wait()
+
+        await gate.ended(Outcome.CLIENT_CLOSED)
         await gate.idle()
 
 
