@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config.settings import Limits
 from gateway.proxy.policy import RelayPolicy
-from gateway.types import Outcome
+from gateway.types import Outcome, Phase
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
 from tests.corpus.envelopes import error_of
@@ -303,3 +303,26 @@ async def test_c84_a_form_without_a_model_is_refused(relay: Relay) -> None:
         assert "model_not_found" == errors[1]["code"]
         assert [] == worker.requests
         assert json.loads(answers[0].body)
+
+
+@pytest.mark.parametrize("framing", ["content-length", "chunked"])
+async def test_c84_a_cut_upload_reaches_nobody(relay: Relay, framing: str) -> None:
+    """A client that leaves in the middle of its file: no worker gets half of it as if it were all."""
+    body = form("b0", [MODEL, AUDIO])
+    half = body[: len(body) // 2]
+    lines = ["content-type: multipart/form-data; boundary=b0"]
+    if framing == "chunked":
+        data = head(TRANSCRIPTIONS, *lines, "transfer-encoding: chunked") + chunked(half, 1000).removesuffix(
+            b"0\r\n\r\n"
+        )
+    else:
+        data = head(TRANSCRIPTIONS, *lines, f"content-length: {len(body)}") + half
+    async with FaultServer(scripts.answer(200, {"text": ""})) as worker, relay(worker) as gate:
+        async with connect(gate.port) as client:
+            client.send(data)
+            client.close()
+            record = await gate.ended(Outcome.CLIENT_CLOSED)
+        await gate.idle()
+
+        assert record is None or record.disconnect is Phase.BODY
+        assert [] == worker.requests
