@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from gateway.errors import UpstreamError
 from gateway.protocol.observer import StreamObserver, UsageFilter
+from gateway.proxy.cutting import after_last_blank_line, events_before_error
 from gateway.proxy.direct import DirectTransport
 from gateway.proxy.interfaces import GapHistogram, Lease
 from gateway.proxy.upstream import Headers, UpstreamConnection
@@ -33,7 +34,6 @@ ERROR_BODY_LIMIT = 64 * 1024
 PROGRESS_EVERY_S = 0.25
 """A lease is told of progress so often; the load report goes out once a second."""
 
-_BLANK_LINE = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _DONE_LINE = re.compile(rb"data: ?\[DONE\][\r\n]*\Z")
 
 
@@ -363,20 +363,12 @@ class Answer:
         self._partial_bytes = 0
         if self.filter is not None:
             begun += self.filter.flush()
-        text = begun + data
-        good = 0
-        for blank in _BLANK_LINE.finditer(text):
-            event = StreamObserver(self._stream_of[0])
-            event.feed(text[good : blank.end()])
-            if event.error is not None:
-                break
-            good = blank.end()
-        return text[:good]
+        return events_before_error(begun + data, self._stream_of[0])
 
     def _last_boundary(self, data: bytes) -> int:
         """Position behind the last blank line in `data` (0: none), also one that began in the bytes kept back."""
         before = self._partial[-1][-3:] if self._partial else b""
-        end = _after_last_blank_line(before + data)
+        end = after_last_blank_line(before + data)
         return max(0, end - len(before))
 
     def _release_partial(self) -> None:
@@ -409,11 +401,3 @@ class Answer:
         if not direct.write(data):
             self.stalled_at = self.last_write_at
             self.connection.pause_reading()
-
-
-def _after_last_blank_line(text: bytes) -> int:
-    """Position behind the last blank line, whatever the line ends; 0 when there is none."""
-    return max(
-        position + len(blank) if (position := text.rfind(blank)) >= 0 else 0
-        for blank in (b"\n\n", b"\r\n\r\n", b"\r\r")
-    )

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from gateway.errors import Rejected, RequestError
 from gateway.protocol import errors_wire, splice
@@ -20,11 +19,14 @@ from gateway.protocol.headers import client_request_id, request_id_headers, resp
 from gateway.protocol.paths import InferenceRoute
 from gateway.protocol.request import RequestView, family_of, parse_request
 from gateway.protocol.retry import Action, Cause, decide
+from gateway.proxy.accounting import complete_record
 from gateway.proxy.attempt import Attempt, AttemptFailed
 from gateway.proxy.body import decode_body
 from gateway.proxy.client import ClientGone, ClientSide, Headers, Receive, Scope, Send
+from gateway.proxy.deadlines import next_deadline
 from gateway.proxy.limits import Limit, LimitTimer
 from gateway.proxy.policy import ModelPolicy
+from gateway.proxy.waiting import Interrupted, Waiting
 from gateway.types import Endpoint, ExchangeRecord, Outcome, Phase, Stage
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from gateway.proxy.relay import Relay
 
 _LOG = logging.getLogger("gateway.proxy")
-_T = TypeVar("_T")
 _DEATHS = (Cause.CONNECTION_LOST, Cause.INCOMPLETE, Cause.ABORTED)
 """Failures in which the worker may have died of this request."""
 _WORKER_LIMITS = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
@@ -40,39 +41,18 @@ _WORKER_LIMITS = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
 HEARTBEAT = b": keep-alive\n\n"
 WORKER_WAIT_S = 120.0
 """Longest wait for a worker that is on its way."""
-LINGER_S = 0.05
-"""After a terminal marker, for the end of the message itself (families whose marker may be followed by more)."""
 LARGE_BODY_BYTES = 1024 * 1024
 FORCED_USAGE = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
 
 
-class Interrupted(Exception):
-    """The exchange must end now; `outcome` says why, `limit` which limit passed."""
-
-    def __init__(self, outcome: Outcome, limit: Limit | None = None) -> None:
-        self.outcome = outcome
-        self.limit = limit
-        super().__init__(outcome)
-
-
-class Exchange:
+class Exchange(Waiting):
     """One request and its answer. `run` is called once."""
 
     __slots__ = (
-        "_arm_due",
-        "_beat_due",
-        "_committed_at",
-        "_in_send",
-        "_interrupt",
-        "_loop",
-        "_streaming_at",
-        "_task",
-        "_timer",
-        "_waiter",
         "attempt",
         "body_done_at",
         "caller",
-        "client",
+        "committed_at",
         "extra_headers",
         "family",
         "phase",
@@ -82,16 +62,17 @@ class Exchange:
         "relay",
         "request_id",
         "route",
+        "streaming_at",
         "view",
     )
 
     def __init__(
         self, relay: Relay, route: InferenceRoute, scope: Scope, receive: Receive, send: Send, caller: Caller
     ) -> None:
+        super().__init__(ClientSide(scope, receive, send, allow_direct=relay.policy.direct))
         self.relay = relay
         self.route = route
         self.caller = caller
-        self.client = ClientSide(scope, receive, send, allow_direct=relay.policy.direct)
         self.family = family_of(route.endpoint)
         self.request_id = client_request_id(scope["headers"]) or relay.new_id()
         self.policy: ModelPolicy = relay.policy.fallback
@@ -102,16 +83,8 @@ class Exchange:
         self.phase = Phase.BODY
         self.phase_at = now
         self.record = ExchangeRecord(self.request_id, route.endpoint, self.family, now, tenant=caller.tenant)
-        self._task: asyncio.Task[Any] | None = None
-        self._timer: LimitTimer | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._interrupt: Interrupted | None = None
-        self._in_send = False
-        self._arm_due = False
-        self._beat_due = False
-        self._loop = asyncio.get_running_loop()
-        self._committed_at = 0.0
-        self._streaming_at = 0.0
+        self.committed_at = 0.0
+        self.streaming_at = 0.0
         self.extra_headers: Headers = []
 
     # --- the whole ------------------------------------------------------------------------------------------------
@@ -133,7 +106,7 @@ class Exchange:
                 relay.recorder.started(record.model)
                 counted = True
                 self._task = asyncio.current_task()
-                self._timer = LimitTimer(self._deadline, self._expired)
+                self._timer = LimitTimer(lambda: next_deadline(self), self._expired)
                 with self.client.watched(self._client_gone, self._client_writable), self.caller.slots:
                     await self._serve(view)
             except RequestError as error:
@@ -158,7 +131,7 @@ class Exchange:
             self._task = None
             if not counted:
                 relay.recorder.started(record.model)
-            self._account()
+            complete_record(self)
             # Exchange, attempt and answer refer to each other: untie them, so that no collector has to.
             self.attempt = self._timer = None
             relay.recorder.finished(record)
@@ -306,77 +279,9 @@ class Exchange:
         """The exchange does something else from now on; its time limit counts as soon as it waits."""
         self.phase = phase
         self.phase_at = time.monotonic()
-        if phase is Phase.STREAMING and not self._streaming_at:
-            self._streaming_at = self.phase_at
+        if phase is Phase.STREAMING and not self.streaming_at:
+            self.streaming_at = self.phase_at
         self._arm_due = True
-
-    def wake(self) -> None:
-        """Something has happened; called by callbacks."""
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    async def until(self, ready: Callable[[], bool]) -> None:
-        """Sleep until `ready()`; raises Interrupted when the exchange must end first."""
-        while True:
-            if self._interrupt is not None:
-                raise self._interrupt
-            if ready():
-                return
-            if self._beat_due:
-                self._beat_due = False
-                await self._heartbeat()
-                continue
-            if self._arm_due and self._timer is not None:
-                self._arm_due = False
-                self._timer.arm()
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-
-    async def wait_for(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of `work`, which is cancelled when the exchange must end first."""
-        task = self._loop.create_task(work)
-        task.add_done_callback(lambda _: self.wake())
-        try:
-            await self.until(task.done)
-        finally:
-            if not task.done():
-                task.cancel()
-        return task.result()
-
-    async def sending(self, send: Awaitable[None]) -> None:
-        """Send to the client; a send that blocks is broken off when the exchange must end."""
-        self._in_send = True
-        try:
-            await send
-        except asyncio.CancelledError:
-            if self._interrupt is None or self._task is None:
-                raise
-            self._task.uncancel()
-            raise self._interrupt from None
-        finally:
-            self._in_send = False
-        if self._interrupt is not None and not self.client.complete:
-            raise self._interrupt
-
-    def interrupt(self, outcome: Outcome, limit: Limit | None = None) -> None:
-        """End the exchange; the first reason counts."""
-        if self._interrupt is None:
-            self._interrupt = Interrupted(outcome, limit)
-            if self._in_send and self._task is not None:
-                self._task.cancel()
-            else:
-                self.wake()
-
-    def take_interrupt(self, error: BaseException, limit: Limit) -> bool:
-        """True iff `error` is the interruption by `limit`, which is over then: another attempt may follow."""
-        if isinstance(error, Interrupted) and error.limit is limit:
-            self._interrupt = None
-            return True
-        return False
 
     def _client_gone(self) -> None:
         self.record.disconnect = self.phase
@@ -389,47 +294,14 @@ class Exchange:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def _deadline(self) -> tuple[float, Limit]:
-        limits = self.policy.limits
-        phase = self.phase
-        found = (self.body_done_at + limits.total_s, Limit.TOTAL)
-        attempt = self.attempt if self.attempt is not None and self.attempt.active else None
-        answer = attempt.answer if attempt is not None else None
-        if phase is Phase.CONNECTING:
-            found = min(found, (self.phase_at + limits.connect_s, Limit.CONNECT))
-        elif phase is Phase.HEADERS:
-            found = min(found, (self.phase_at + limits.first_byte_s, Limit.FIRST_BYTE))
-        if answer is not None and attempt is not None:
-            if answer.done and not answer.complete:
-                found = min(found, (answer.last_at + LINGER_S, Limit.LINGER))
-            elif attempt.reading_error:
-                found = min(found, (self.phase_at + limits.error_body_s, Limit.ERROR_BODY))
-            elif answer.stalled_at is not None:
-                found = min(found, (answer.stalled_at + limits.stalled_client_s, Limit.STALLED_CLIENT))
-            elif self._in_send and phase is Phase.STREAMING:
-                found = min(found, (attempt.send_at + limits.stalled_client_s, Limit.STALLED_CLIENT))
-            else:
-                if answer.status and not (answer.streamed and answer.first_byte_at is None):
-                    found = min(found, (answer.last_at + limits.idle_s, Limit.IDLE))
-                if answer.first_token_at is None and (self.record.stream or answer.streamed):
-                    found = min(found, (attempt.sent_at + limits.first_token_s, Limit.FIRST_TOKEN))
-                if phase is Phase.STREAMING:
-                    # A client may stall at any event, and no event arms the timer: look again in time.
-                    found = min(found, (time.monotonic() + limits.stalled_client_s, Limit.STALLED_CLIENT))
-        beat = self.policy.heartbeat_s
-        if beat > 0 and self.record.stream and not self._beat_due and not self._in_send:
-            last = max(self.client_written_at(), self.body_done_at)
-            found = min(found, (last + beat, Limit.HEARTBEAT))
-        return found
-
     def client_written_at(self) -> float:
         """When the client was last sent anything, 0.0 if never."""
         answer = self.attempt.answer if self.attempt is not None else None
-        return max(self._committed_at, answer.last_write_at if answer is not None else 0.0)
+        return max(self.committed_at, answer.last_write_at if answer is not None else 0.0)
 
     def wrote(self) -> None:
         """The client has just been sent something: the next heartbeat is due later."""
-        self._committed_at = time.monotonic()
+        self.committed_at = time.monotonic()
         if self.policy.heartbeat_s > 0 and self._timer is not None:
             self._timer.arm()
 
@@ -503,7 +375,14 @@ class Exchange:
         if client.complete or record.disconnect is not None:
             return
         self._interrupt = None
-        self._in_send = False
+        try:
+            async with asyncio.timeout(self.policy.limits.last_words_s):
+                await self._tell(error)
+        except TimeoutError:
+            client.break_off()
+
+    async def _tell(self, error: RequestError) -> None:
+        client = self.client
         if not client.started:
             body = errors_wire.error_body(self.family, error, self.request_id)
             headers = errors_wire.error_headers(error)
@@ -521,41 +400,3 @@ class Exchange:
             return
         sequence = observer.next_sequence if observer is not None else 0
         await client.finish(errors_wire.error_event(self.family, error, self.request_id, sequence))
-
-    def _account(self) -> None:
-        """Complete the record from what the client was sent and what the worker said."""
-        record = self.record
-        client = self.client
-        now = time.monotonic()
-        record.duration_s = now - record.started_at_s
-        record.status = client.status
-        record.bytes_out = client.bytes_out
-        attempt = self.attempt
-        if attempt is None or attempt.answer is None:
-            return
-        answer = attempt.answer
-        record.bytes_out += answer.direct_bytes
-        if self._committed_at and answer.first_byte_at is not None and self.phase is Phase.STREAMING:
-            record.stages[Stage.RELAY] = max(0.0, self._streaming_at - answer.first_byte_at)
-        tail = attempt.usage
-        if tail is not None:
-            record.prompt_tokens = tail.prompt_tokens
-            record.cached_tokens = tail.cached_tokens
-            record.output_tokens = tail.output_tokens
-            record.finish_reasons = tail.finish_reasons
-        observer = answer.observer
-        if observer is None:
-            return
-        record.events = observer.events
-        record.finish_reasons = tuple(observer.finish_reasons.values())
-        record.prompt_tokens = observer.prompt_tokens
-        record.cached_tokens = observer.cached_tokens
-        record.output_tokens = observer.output_tokens
-        if record.output_tokens is None and answer.tokens:
-            # The client left, or the worker told no usage: at least so many were relayed.
-            record.output_tokens = answer.tokens
-        first = answer.first_token_at
-        if first is not None and self.phase is Phase.STREAMING:
-            record.ttft_s = max(first, self._streaming_at) - self.body_done_at
-            if record.output_tokens is not None and record.output_tokens > 1:
-                record.tpot_s = (answer.last_token_at - first) / (record.output_tokens - 1)

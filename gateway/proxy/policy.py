@@ -13,7 +13,7 @@ class TimeLimits:
     `first_byte_s` and `first_token_s` count from the moment the request has been handed to the worker's connection,
     `idle_s` between two events of a stream, `total_s` from the end of the client's request body. `stalled_client_s` is
     how long a client may take nothing while its buffer is full, `error_body_s` how long a worker may take over the body
-    of an error.
+    of an error, `last_words_s` how long a client may take to accept an error.
     """
 
     connect_s: float = 3.0
@@ -23,6 +23,7 @@ class TimeLimits:
     total_s: float = 3600.0
     stalled_client_s: float = 60.0
     error_body_s: float = 5.0
+    last_words_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,50 @@
+"""The record of an exchange, completed at its end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gateway.types import Phase, Stage
+
+if TYPE_CHECKING:
+    from gateway.proxy.exchange import Exchange
+
+
+def complete_record(exchange: Exchange) -> None:
+    """Fill in what the client was sent, what the worker said and how long it all took."""
+    record = exchange.record
+    client = exchange.client
+    now = time.monotonic()
+    record.duration_s = now - record.started_at_s
+    record.status = client.status
+    record.bytes_out = client.bytes_out
+    attempt = exchange.attempt
+    if attempt is None or attempt.answer is None:
+        return
+    answer = attempt.answer
+    record.bytes_out += answer.direct_bytes
+    if exchange.committed_at and answer.first_byte_at is not None and exchange.phase is Phase.STREAMING:
+        record.stages[Stage.RELAY] = max(0.0, exchange.streaming_at - answer.first_byte_at)
+    tail = attempt.usage
+    if tail is not None:
+        record.prompt_tokens = tail.prompt_tokens
+        record.cached_tokens = tail.cached_tokens
+        record.output_tokens = tail.output_tokens
+        record.finish_reasons = tail.finish_reasons
+    observer = answer.observer
+    if observer is None:
+        return
+    record.events = observer.events
+    record.finish_reasons = tuple(observer.finish_reasons.values())
+    record.prompt_tokens = observer.prompt_tokens
+    record.cached_tokens = observer.cached_tokens
+    record.output_tokens = observer.output_tokens
+    if record.output_tokens is None and answer.tokens:
+        # The client left, or the worker told no usage: at least so many were relayed.
+        record.output_tokens = answer.tokens
+    first = answer.first_token_at
+    if first is not None and exchange.phase is Phase.STREAMING:
+        record.ttft_s = max(first, exchange.streaming_at) - exchange.body_done_at
+        if record.output_tokens is not None and record.output_tokens > 1:
+            record.tpot_s = (answer.last_token_at - first) / (record.output_tokens - 1)
