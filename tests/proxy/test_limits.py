@@ -230,3 +230,20 @@ async def test_no_heartbeat_inside_an_event(gateway: Gateway) -> None:
         assert b"".join(EVENTS) == answer.body.replace(b": keep-alive\n\n", b"")
         assert b": keep-alive\n\n" in answer.body
         assert event in answer.body
+
+
+async def test_a_client_that_takes_nothing_does_not_hold_an_ended_exchange(gateway: Gateway) -> None:
+    """The error of an exchange whose time is over cannot be delivered: the connection is broken off instead."""
+    event = chunk(frames.ChatStream().content("x" * 4000))
+    async with (
+        asyncio.timeout(30),
+        FaultServer((Send(HEAD), Flood(event, 256 * 1024 * 1024))) as worker,
+        gateway(worker, policy=model_policy(total_s=0.7, stalled_client_s=20, last_words_s=0.2)) as served,
+        connect(served.port, receive_buffer=4096) as client,
+    ):
+        client.send(post(CHAT, chat()))
+        record = await served.records.record()
+
+        assert record.outcome is Outcome.UPSTREAM_TIMEOUT
+        await worker.requests[0].connection.ended.wait()
+        await served.idle()
