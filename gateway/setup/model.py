@@ -60,11 +60,12 @@ def resolve_model(text: str, cwd: Path) -> ModelSource:
     """
     What the operator's word for a model means: a folder with a config.json, else a hub id (`Qwen/Qwen3-0.6B`).
 
-    Raises ModelUnavailable when it looks like a path and no such model folder is there: vLLM would ask the hub for it
-    and fail minutes later with a message about repository names.
+    Raises ModelUnavailable when it is a file, or looks like a path and no such model folder is there: vLLM would ask
+    the hub for it, or read the file as JSON, and fail minutes later with a message about something else.
     """
     folder = cwd / Path(text).expanduser()
     looks_like_path = text.startswith(("/", ".", "~")) or text.endswith("/") or not _HUB_ID.fullmatch(text)
+    looks_like_path = looks_like_path or folder.is_file()
     if folder.is_dir():
         if (folder / "config.json").is_file():
             resolved = folder.resolve()

@@ -8,6 +8,7 @@ the tests can ask whether it is finished.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,4 +70,7 @@ FINISHED: dict[str, Callable[[Path], bool]] = {
 }
 
 if __name__ == "__main__":
+    # Whoever runs the tests in the background or under nohup ignores these, and passes that on to us.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     print("built", BUILD[sys.argv[1]](Path(sys.argv[2]), sys.argv[3]), flush=True)

@@ -52,10 +52,11 @@ def test_a_folder_without_a_config_is_an_error(models: Path) -> None:
         resolve_model("empty", models)
 
 
-def test_a_file_is_not_a_model(models: Path) -> None:
-    """Said as it is."""
+@pytest.mark.parametrize("text", ["./weights.gguf", "weights.gguf", "good/config.json"])
+def test_a_file_is_not_a_model(models: Path, text: str) -> None:
+    """Even when its name could be a hub id: vLLM would read it as a configuration."""
     with pytest.raises(ModelUnavailable, match="is a file, not a folder"):
-        resolve_model("./weights.gguf", models)
+        resolve_model(text, models)
 
 
 @pytest.mark.parametrize(
