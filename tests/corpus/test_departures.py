@@ -130,7 +130,7 @@ ROUTES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "stream"), ROUTES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("path", "stream"), ROUTES, ids=str)
 async def test_c37_every_route_gives_the_worker_back(relay: Relay, path: str, stream: bool) -> None:
     """One relay serves them all, so a departure is noticed on all of them."""
     async with FaultServer(scripts.never_answers()) as worker, relay(worker) as gate, connect(gate.port) as client:

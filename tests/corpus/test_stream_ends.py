@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 FAILED = (Outcome.UPSTREAM_ERROR, Outcome.UPSTREAM_INCOMPLETE)
 USER = [{"role": "user", "content": "hi"}]
-BUSY_EVENT = frames.error_event(code=503)
+BUSY = frames.error_event(code=503)
 
 
 @pytest.mark.parametrize("cut", [1, 3, 5], ids=["after-role", "mid-content", "before-done"])
@@ -227,10 +227,9 @@ async def test_c04_responses_clients_are_told_in_their_form(relay: Relay, end: S
 
 async def test_c04_the_sdk_sees_a_failed_response(relay: Relay) -> None:
     """The SDK's stream of a dead worker ends with an error, not in silence."""
-    script = scripts.stream(ResponsesStream().events()[:6], end=None)
+    script = scripts.stream(ResponsesStream().events()[:6])
     async with FaultServer(script) as worker, relay(worker) as gate, sdk(gate.port) as client:
         kinds = [event.type async for event in await client.responses.create(model="sim", input="hi", stream=True)]
-
         assert kinds[-1] in ("error", "response.failed")
 
 
@@ -294,7 +293,7 @@ async def test_c05_a_finished_answer_without_done_is_accepted(relay: Relay) -> N
         await gate.ended(Outcome.OK)
 
 
-@pytest.mark.parametrize("event", [BUSY_EVENT, frames.flat_error_event()], ids=["wrapped", "flat"])
+@pytest.mark.parametrize("event", [BUSY, frames.flat_error_event()], ids=["wrapped", "flat"])
 async def test_c06_an_error_as_first_event_becomes_a_status(relay: Relay, event: bytes) -> None:
     """Nothing was sent yet, so the client gets the status that the error names."""
     async with FaultServer(scripts.in_band_error(event=event)) as worker, relay(worker) as gate:
@@ -308,7 +307,7 @@ async def test_c06_an_error_as_first_event_becomes_a_status(relay: Relay, event:
 
 async def test_c06_an_error_in_mid_stream_keeps_its_bytes(relay: Relay) -> None:
     """The worker's own error event reaches the client byte for byte, and the exchange counts as failed."""
-    events = [*EVENTS[:3], BUSY_EVENT, frames.DONE]
+    events = [*EVENTS[:3], BUSY, frames.DONE]
     async with FaultServer(scripts.stream(events)) as worker, relay(worker) as gate:
         answer = await ask(gate.port, post(CHAT, chat()))
 
@@ -349,7 +348,7 @@ async def test_c07_done_alone_is_no_answer(relay: Relay) -> None:
             await client.chat.completions.create(model="sim", messages=USER, stream=True)
 
 
-@pytest.mark.parametrize("status", [400, 404, 413, 422, 429, 500, 503], ids=lambda status: str(status))
+@pytest.mark.parametrize("status", [400, 404, 413, 422, 429, 500, 503], ids=str)
 async def test_c08_an_error_before_the_stream_is_a_status(relay: Relay, status: int) -> None:
     """Whatever was known before streaming began is said with status and JSON, as if no stream had been asked for."""
     script = scripts.error(status, "the prompt is odd", "BadRequestError", "messages", (("retry-after", "7"),))
