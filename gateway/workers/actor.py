@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.types import WorkerState, WorkerView
+from gateway.workers.adoption import Adoption
 from gateway.workers.backoff import Failures, after_fall
 from gateway.workers.board import OnChange, StatusBoard
 from gateway.workers.inbox import Inbox, Order, WorkerCommand
@@ -65,8 +66,11 @@ class Actor(Protocol):
 class WorkerActor:
     """Owns one launched worker (`Actor` has the contract of each method)."""
 
-    def __init__(self, spec: WorkerSpec, services: WorkerServices, on_change: OnChange) -> None:
+    def __init__(
+        self, spec: WorkerSpec, services: WorkerServices, on_change: OnChange, adopted: Adoption | None = None
+    ) -> None:
         self._spec = spec
+        self._adopted = adopted
         self._services = services
         self._inbox = Inbox(services.sleep)
         first = WorkerStatus(
@@ -124,7 +128,8 @@ class WorkerActor:
         if self._restart_reason:
             self._board.count_restart(self._restart_reason)
             self._restart_reason = ""
-        self._launch = LaunchRun(self._spec, self._services, self._board, self._inbox)
+        adopted, self._adopted = self._adopted, None
+        self._launch = LaunchRun(self._spec, self._services, self._board, self._inbox, adopted)
         try:
             ending = await self._launch.run()
         except BaseException:
@@ -182,8 +187,10 @@ class WorkerActor:
         return launch_id is None or launch_id == self._board.status.launch_id
 
 
-def actor_for(spec: WorkerSpec, services: WorkerServices, on_change: OnChange) -> Actor:
-    """The actor that suits the specification."""
+def actor_for(
+    spec: WorkerSpec, services: WorkerServices, on_change: OnChange, adopted: Adoption | None = None
+) -> Actor:
+    """The actor that suits the specification; with `adopted` its first launch is one that already runs."""
     if spec.static is not None:
         return StaticWorkerActor(spec, services, on_change)
-    return WorkerActor(spec, services, on_change)
+    return WorkerActor(spec, services, on_change, adopted)

@@ -1,14 +1,18 @@
 """
 From a worker's specification to the command that starts it: a pure function.
 
-Only core flags, unchanged since vLLM 0.12, are given by name; everything else is the operator's, through `extra_args`.
+Core flags, unchanged since vLLM 0.12, are given by name, a few optional ones only to engines that know them; everything
+else is the operator's, through `extra_args`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 
 from gateway.types import WorkerAddress
 from gateway.workers.spec import WorkerSpec
@@ -38,30 +42,90 @@ vLLM join a group that does not exist, and VLLM_SERVER_DEV_MODE, which opens ope
 for what a worker needs besides.
 """
 
+OPTIONAL_FLAGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "--enable-request-id-headers": (),
+        # Probes come every few seconds and would fill the log.
+        "--disable-access-log-for-endpoints": ("/health,/metrics",),
+    }
+)
+"""Useful but dispensable flags with their values: given only to an engine that knows them (`capabilities`)."""
+
 _NO_PROXY = ("no_proxy", "NO_PROXY")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """Argument list and complete environment of a worker; the environment holds its key, so it is never printed."""
+    """
+    Argument list and complete environment of a worker; the environment holds its key, so it is never printed.
+
+    What a launch record needs besides: `launch_id` (as in the worker's status), `address`, `gpus`, `fingerprint` (what the
+    configuration asks, as a digest) and `scratch_dir` (the launch's own TMPDIR).
+    """
 
     argv: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
+    launch_id: str = ""
+    address: WorkerAddress | None = None
+    gpus: tuple[int, ...] = ()
+    fingerprint: str = ""
+    scratch_dir: Path | None = None
 
 
-def command_line(spec: WorkerSpec, address: WorkerAddress, environ: Mapping[str, str]) -> CommandLine:
+def command_line(
+    spec: WorkerSpec,
+    address: WorkerAddress,
+    environ: Mapping[str, str],
+    *,
+    known_flags: frozenset[str] = frozenset(),
+    launch_id: str = "",
+    scratch_dir: Path | None = None,
+) -> CommandLine:
     """
     The command of one launch.
 
     Args:
         address: Where the worker shall listen (loopback port or Unix socket).
         environ: The supervisor's own environment.
+        known_flags: Those of OPTIONAL_FLAGS that this engine knows.
+        scratch_dir: The launch's own TMPDIR; what the engine leaves there goes with it.
     """
-    return CommandLine(argv=_argv(spec, address), environ=_environment(spec, environ))
+    environment = _environment(spec, environ)
+    if scratch_dir is not None and "TMPDIR" not in spec.launch.env:
+        environment["TMPDIR"] = str(scratch_dir)
+    return CommandLine(
+        argv=_argv(spec, address, known_flags),
+        environ=environment,
+        launch_id=launch_id,
+        address=address,
+        gpus=spec.gpus,
+        fingerprint=fingerprint(spec),
+        scratch_dir=scratch_dir,
+    )
 
 
-def _argv(spec: WorkerSpec, address: WorkerAddress) -> tuple[str, ...]:
+def fingerprint(spec: WorkerSpec) -> str:
+    """
+    What the configuration asks of a launch, as a digest: equal if and only if a running worker need not be replaced.
+
+    Address, key, GPUs (a listed choice excepted) and optional flags are left out: they differ between launches of the
+    same configuration, or with what was found out about the engine meanwhile.
+    """
+    parts = [
+        _argv(spec, WorkerAddress(), frozenset()),
+        sorted(spec.launch.env.items()),
+        str(spec.engine_python),
+        spec.variant,
+        spec.launch.gpus,
+        spec.launch.transport,
+        spec.cpus,
+        spec.launch.cpu_kv_cache_gib if spec.variant == "cpu" else None,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _argv(spec: WorkerSpec, address: WorkerAddress, known_flags: frozenset[str]) -> tuple[str, ...]:
     launch = spec.launch
     argv = [
         part.replace("{python}", str(spec.engine_python)).replace("{model}", spec.source)
@@ -104,6 +168,10 @@ def _argv(spec: WorkerSpec, address: WorkerAddress) -> tuple[str, ...]:
     if launch.speculative_config is not None:
         argv += ["--speculative-config", json.dumps(launch.speculative_config)]
     argv.append("--enable-prompt-tokens-details")
+    given = {argument.partition("=")[0] for argument in launch.extra_args}
+    for flag, values in OPTIONAL_FLAGS.items():
+        if flag in known_flags and flag not in given:
+            argv += [flag, *values]
     argv += launch.extra_args
     return tuple(argv)
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.workers.services import EXIT_UNKNOWN
+
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
@@ -287,4 +289,6 @@ def root_cause(lines: Sequence[str]) -> str:
 
 def describe_exit(status: int) -> str:
     """`exit status 0`, `killed by signal 9`."""
+    if status == EXIT_UNKNOWN:
+        return "exit status unknown: an earlier supervisor was its parent"
     return f"killed by signal {-status}" if status < 0 else f"exit status {status}"

@@ -10,6 +10,7 @@ import anyio
 
 from gateway.errors import GatewayError, WorkerStartError
 from gateway.types import WorkerAddress, WorkerState
+from gateway.workers.adoption import Adoption
 from gateway.workers.board import StatusBoard
 from gateway.workers.command_line import command_line
 from gateway.workers.failures import StartFailure, classify_crash
@@ -48,7 +49,15 @@ class Ending:
 class LaunchRun:
     """Runs one launch; used once, by the worker's own task."""
 
-    def __init__(self, spec: WorkerSpec, services: WorkerServices, board: StatusBoard, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        services: WorkerServices,
+        board: StatusBoard,
+        inbox: Inbox,
+        adopted: Adoption | None = None,
+    ) -> None:
+        self._adopted = adopted
         self._spec = spec
         self._services = services
         self._board = board
@@ -92,26 +101,44 @@ class LaunchRun:
         return ending
 
     async def _launch(self) -> tuple[WorkerAddress, WorkerProcess, Prober]:
-        spec, services = self._spec, self._services
+        spec, services, adopted = self._spec, self._services, self._adopted
+        now_s = services.clock.monotonic()
+        launch_id = adopted.launch_id if adopted else services.new_launch_id()
         self._board.api_key = spec.api_key
         self._board.follow(
             LifeEvent.START,
-            launch_id=services.new_launch_id(),
+            launch_id=launch_id,
             address=None,
             pid=None,
-            started_at_s=services.clock.monotonic(),
+            started_at_s=now_s if adopted is None or adopted.started_at_s is None else adopted.started_at_s,
             phase=LAUNCHED.words,
             progress=LAUNCHED.progress,
             log_file=str(self._log_file),
             max_model_len=None,
             engine_version="",
         )
-        address = self._reserve_address()
-        self._set_old_log_aside()
-        self._process = await services.launcher.launch(command_line(spec, address, services.environ), self._log_file)
+        if adopted is not None:
+            address = self._take_over(adopted)
+        else:
+            address = self._reserve_address()
+            self._set_old_log_aside()
+            command = command_line(spec, address, services.environ, launch_id=launch_id)
+            self._process = await services.launcher.launch(command, self._log_file)
+        assert self._process is not None
         self._prober = services.prober(address, spec.api_key, spec.model)
         self._board.set(address=address, pid=self._process.pid)
         return address, self._process, self._prober
+
+    def _take_over(self, adopted: Adoption) -> WorkerAddress:
+        """Hold what the running worker holds, instead of launching one."""
+        self._process = adopted.process
+        if adopted.address.uds:
+            self._socket = Path(adopted.address.uds)
+        else:
+            self._services.ports.claim(adopted.address.port)
+            self._port = adopted.address.port
+        self._tail.skip_to_recent()
+        return adopted.address
 
     async def _tell_exit(self, process: WorkerProcess) -> None:
         await process.wait()
@@ -119,7 +146,7 @@ class LaunchRun:
 
     async def _start_and_serve(self, address: WorkerAddress, process: WorkerProcess, prober: Prober) -> Ending:
         parts = (self._spec, self._services, self._board, self._inbox, process, prober, self._tail)
-        starting = Starting(*parts)
+        starting = Starting(*parts, was_ready=self._adopted is not None and self._adopted.was_ready)
         try:
             begun = await starting.run(address)
         except StartFailed as failed:

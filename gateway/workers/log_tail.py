@@ -42,6 +42,13 @@ class LogTail:
         self.last_lines.extend(lines)
         return lines
 
+    def skip_to_recent(self) -> None:
+        """Begin with the last few hundred lines of what is there already."""
+        try:
+            self._offset = max(0, self._path.stat().st_size - _CHUNK_BYTES)
+        except FileNotFoundError:
+            self._offset = 0
+
     def drain(self) -> None:
         """Read to the end, once the writers are gone; an unfinished last line counts."""
         while self.read():

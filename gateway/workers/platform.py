@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
+import psutil
 
 _POLL_INTERVAL_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,6 +55,23 @@ def exit_status(child: subprocess.Popen[bytes]) -> int | None:
             return None
         return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
     return child.poll()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a live process started, in ticks since boot; None when there is none (a zombie has ended)."""
+    if sys.platform == "linux":
+        try:
+            # The name in parentheses may hold anything, so the fields are counted from the last parenthesis.
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] in "ZX" else int(fields[19])
+    else:
+        try:
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time() * 100)
+        except psutil.NoSuchProcess:
+            return None
 
 
 def adopt_orphans() -> bool:

@@ -44,5 +44,8 @@ class LoopbackPorts:
             fix="widen net.ipv4.ip_local_port_range, or set models.NAME.launch.transport: uds",
         )
 
+    def claim(self, port: int) -> None:
+        self._given.add(port)
+
     def release(self, port: int) -> None:
         self._given.discard(port)

@@ -13,6 +13,10 @@ import anyio
 from gateway.clock import Clock, SystemClock
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
+from gateway.workers.spec import WorkerSpec
+
+EXIT_UNKNOWN = 256
+"""Exit status of a process that is not our child: no process can have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +115,70 @@ class PortReserver(Protocol):
         """A loopback TCP port on which nothing listens and which no other worker of ours was given."""
         ...
 
+    def claim(self, port: int) -> None:
+        """An adopted worker already listens on `port`."""
+        ...
+
     def release(self, port: int) -> None:
         """The worker that was given `port` is gone."""
+        ...
+
+
+class EngineFlags(Protocol):
+    """Which optional flags an engine knows."""
+
+    async def known(self, python: Path) -> frozenset[str]:
+        """Those of `command_line.OPTIONAL_FLAGS` that the engine of this interpreter knows; never fails."""
+        ...
+
+    def forget(self, python: Path, flags: frozenset[str]) -> None:
+        """The engine refused them, whatever was found: do not give them again."""
+        ...
+
+
+class GpuLease(Protocol):
+    """GPUs that one launch holds."""
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Their indices in PCI bus order."""
+        ...
+
+    def started(self) -> None:
+        """The start is over, READY or not: another worker may start on these GPUs now. Safe to call again."""
+        ...
+
+    def start_failed(self, detail: str) -> None:
+        """The start failed in a way that may be a GPU's fault; the second fast one in a row quarantines them."""
+        ...
+
+    def served(self) -> None:
+        """The worker became READY: the GPUs are good."""
+        ...
+
+    async def release(self) -> None:
+        """
+        The whole session is dead: wait, for a limited time, until the memory is back at its level before the launch.
+
+        GPUs whose memory does not come back are quarantined. Safe to call again.
+        """
+        ...
+
+
+class GpuLeases(Protocol):
+    """Shares the GPUs out."""
+
+    async def acquire(self, spec: WorkerSpec, waiting: Callable[[str], None]) -> GpuLease:
+        """
+        GPUs for one launch. While none is free, waits, and tells `waiting` in a sentence who holds what.
+
+        Raises:
+            WorkerStartError: no wait can help: this machine has not what the specification asks for.
+        """
+        ...
+
+    def adopt(self, spec: WorkerSpec, gpus: tuple[int, ...]) -> GpuLease:
+        """GPUs that an adopted worker holds already; never refused."""
         ...
 
 
@@ -126,7 +192,8 @@ class WorkerServices:
     Everything a worker's task uses besides its specification.
 
     `environ` is the supervisor's own environment, from which a named few variables pass through. `sleep` and `clock`
-    belong together: a test moves both. `random` is jitter only. `new_launch_id` must never repeat.
+    belong together: a test moves both. `random` is jitter only. `new_launch_id` must never repeat. Without `gpus` a
+    worker takes the GPUs of its specification; without `flags` no optional flag is given.
     """
 
     launcher: Launcher
@@ -137,3 +204,5 @@ class WorkerServices:
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     random: Random = field(default_factory=Random)
+    gpus: GpuLeases | None = None
+    flags: EngineFlags | None = None

@@ -15,6 +15,8 @@ POLL_S = 0.5
 WARM_UP_TIMEOUT_S = 120.0
 """The first request may compile kernels; more than ten seconds were seen on small models."""
 WARM_UP_TRIES = 3
+ADOPTION_TIMEOUT_S = 60.0
+"""A worker that was READY under an earlier supervisor and does not answer for so long is started anew."""
 
 
 class StartFailed(Exception):
@@ -42,7 +44,11 @@ class Starting:
         process: WorkerProcess,
         prober: Prober,
         tail: LogTail,
+        *,
+        was_ready: bool = False,
     ) -> None:
+        """`was_ready`: an adopted worker that served before; it has to answer soon, and needs no warm-up."""
+        self._was_ready = was_ready
         self._spec = spec
         self._services = services
         self._board = board
@@ -52,7 +58,8 @@ class Starting:
         self._tail = tail
         self._phase = LAUNCHED
         self._warm_up_failures = 0
-        self._deadline_s = services.clock.monotonic() + spec.launch.start_timeout_s
+        limit_s = ADOPTION_TIMEOUT_S if was_ready else spec.launch.start_timeout_s
+        self._deadline_s = services.clock.monotonic() + limit_s
 
     async def run(self, address: WorkerAddress) -> ModelFacts | Order:
         """
@@ -98,6 +105,8 @@ class Starting:
             return None
         if self._spec.model not in facts.names:
             raise StartFailed(_wrong_name(self._spec.model, facts.names))
+        if self._was_ready:
+            return facts
         self._phase = WARMING
         self._board.show(WARMING)
         left_s = max(POLL_S, self._deadline_s - self._services.clock.monotonic())
