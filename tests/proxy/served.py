@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import uvicorn
 
@@ -161,6 +161,7 @@ async def gateway(
     cors_origins: Sequence[str] = (),
     idle_expiry_s: float = 2.5,
     keep_alive_s: int = 120,
+    http: type[asyncio.Protocol] | Literal["h11", "httptools"] = GatewayProtocol,
 ) -> AsyncIterator[Served]:
     """
     A gateway in front of `workers` (named w0, w1, ... unless they are views).
@@ -180,7 +181,7 @@ async def gateway(
     app = create_app(relay, view, authenticator=authenticator, cors_origins=cors_origins)
     config = uvicorn.Config(
         app,
-        http=GatewayProtocol,
+        http=http,
         ws="none",
         lifespan="off",
         log_config=None,
