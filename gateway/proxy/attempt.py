@@ -214,8 +214,11 @@ class Attempt:
                 await exchange.until(answer.has_more)
                 if not answer.over:
                     await self._pass_on(answer)
-        if answer.done and not answer.complete and (exchange.family not in _LAST_MARKER_ENDS or answer.lf_due):
-            await self._pass_on(answer)
+        marker_ends = exchange.family in _LAST_MARKER_ENDS
+        if answer.done and not answer.complete and (not marker_ends or answer.lf_due):
+            if not marker_ends:
+                # Where the marker is the end, it must not go out before it is known that the answer is a good one.
+                await self._pass_on(answer)
             exchange.enter(Phase.STREAMING)
             await exchange.until(answer.has_ended)
         await self._conclude(answer)
