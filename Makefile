@@ -2,9 +2,11 @@
 #   PYTHON=         interpreter (3.11 to 3.14) to build the light environment with
 #   MODEL=          hub id or folder to serve; unset: the embedded SmolLM2-135M-Instruct
 #   ENGINE_PYTHON=  interpreter of your own environment with vLLM; unset: one is built in the cache directory
+#   TARGET=         URL that `make loadtest` asks; unset: http://127.0.0.1:8000
 
 VENV := .venv/bin
 MODEL ?=
+TARGET ?=
 ROUNDS ?= 5
 PYTEST := $(VENV)/python -m pytest
 
@@ -30,7 +32,7 @@ bootstrap: ## the light environment in .venv (gateway, load tests, tools; no eng
 
 serve: bootstrap ## serve a real model on http://127.0.0.1:8000/v1 (MODEL=hub id or folder, ENGINE_PYTHON=)
 	@$(VENV)/gateway doctor --for serve
-	@exec $(VENV)/gateway up $(MODEL)
+	@exec $(VENV)/gateway up $(if $(MODEL),"$(MODEL)")
 
 demo: bootstrap ## the same gateway over simulated workers: no engine, no weights
 	@exec $(VENV)/gateway up -c deploy/examples/demo.yaml
@@ -55,7 +57,7 @@ unit: bootstrap
 	$(PYTEST) -m "not integration and not engine and not soak"
 
 loadtest: bootstrap ## 30 s of streaming chat against the running gateway: TTFT, ITL, throughput, errors
-	@exec $(VENV)/python -m loadtest
+	@exec $(VENV)/python -m loadtest $(if $(TARGET),--target "$(TARGET)")
 
 soak: bootstrap ## long and repeated runs, up to an hour
 	$(PYTEST) -m soak --timeout 3600

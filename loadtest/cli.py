@@ -2,7 +2,8 @@
 The load test's command line.
 
 Exit codes: 0 done and failures within the threshold; 1 too many failures (or nothing succeeded); 2 bad usage, also a
-target off loopback without --yes; 3 nothing usable answers at the target; 130 interrupted before the run, or twice.
+target off loopback without --yes, or a result that cannot be stored; 3 nothing usable answers at the target; 130
+interrupted before the run, or twice.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--users", type=_count(1, MAX_USERS), default=8, help="concurrent streams, default: %(default)s"
     )
-    parser.add_argument("--duration", type=parse_duration, default=20.0, help="20s, 1m30s, ...; default: 20s")
+    parser.add_argument("--duration", type=parse_duration, default=30.0, help="30s, 1m30s, ...; default: 30s")
     parser.add_argument("--drain", type=parse_duration, default=60.0, help="time to finish after the end, default: 60s")
     parser.add_argument("--model", help="default: the first one in /v1/models")
     parser.add_argument("--max-tokens", type=_count(1, 1_000_000), default=64, help="per answer, default: %(default)s")
@@ -146,13 +147,19 @@ def _run(options: argparse.Namespace, console: Console, target: Target, model: s
     }
     result = result_json(ledger, settings)
     stored = Path(options.results) / f"{options.scenario}-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    write_json(stored, result)
+    # Shown first: a result that cannot be stored must not be lost with the folder's write permission.
     if options.json == "-":
         json.dump(result, sys.stdout)
     else:
         print_table(console, ledger)
-        console.print(f"result: {stored}", highlight=False)
-        if options.json:
+    try:
+        write_json(stored, result)
+        if options.json not in (None, "-"):
             write_json(Path(options.json), result)
+    except OSError as error:
+        print(f"loadtest: the result cannot be stored: {error}: set --results or --json", file=sys.stderr)
+        return 2
+    if options.json != "-":
+        console.print(f"result: {stored}", highlight=False)
     too_many = 100 * ledger.failure_share() > options.max_failures
     return 1 if too_many or not ledger.ok else 0

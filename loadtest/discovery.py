@@ -27,7 +27,7 @@ def choose_model(target: Target, wanted: str | None, api_key: str | None) -> str
     except TransportFailure as failure:
         raise TargetUnavailableError(
             f"expected an OpenAI-compatible server at {target.url}, found {failure.detail}: "
-            "start one with `make serve` (or `make demo`), or set TARGET"
+            "start one with `make serve` (or `make demo`), or name it with --target (make loadtest TARGET=)"
         ) from failure
     finally:
         client.close()

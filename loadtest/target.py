@@ -54,7 +54,9 @@ def parse_target(url: str) -> Target:
     except ValueError:
         port = -1
     if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-        raise UsageError(f"expected a target like http://127.0.0.1:8000, found {url!r}: set TARGET or --target")
+        raise UsageError(
+            f"expected a target like http://127.0.0.1:8000, found {url!r}: set --target (make loadtest TARGET=)"
+        )
     tls = parts.scheme == "https"
     prefix = parts.path.rstrip("/").removesuffix("/v1")
     return Target(parts.hostname, port or (443 if tls else 80), tls, prefix)

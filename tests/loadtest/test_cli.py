@@ -57,6 +57,13 @@ def test_bad_targets_are_named(url: str) -> None:
         parse_target(url)
 
 
+def test_by_default_it_runs_for_thirty_seconds_against_the_gateways_own_address() -> None:
+    """What `make loadtest` and README promise."""
+    options = build_parser().parse_args([])
+
+    assert (30.0, "http://127.0.0.1:8000") == (options.duration, options.target)
+
+
 def test_a_target_off_this_machine_needs_a_yes_and_is_told_what_would_be_sent() -> None:
     """192.0.2.1 is reserved for documentation: nothing is sent in either case."""
     parser = build_parser()
@@ -80,4 +87,5 @@ def test_nothing_at_the_target_is_exit_code_3_with_what_to_do(capsys: pytest.Cap
     error = capsys.readouterr().err
     assert code == 3
     assert "make serve" in error
+    assert "TARGET=" in error
     assert "Connection refused" in error

@@ -159,3 +159,15 @@ async def test_an_unknown_model_is_exit_code_2_naming_what_is_served(tmp_path: P
 
     assert (code, requests) == (2, 1)
     assert "found a, b" in output
+
+
+async def test_a_result_that_cannot_be_stored_is_shown_all_the_same(tmp_path: Path) -> None:
+    """A file where the folder should be: the table comes, then one sentence and exit code 2."""
+    (tmp_path / "taken").write_text("")
+    async with serving(SimulatorOptions(names=("m",), itl_ms=1)) as simulator:
+        code, _, output = await loadtest(simulator.url, tmp_path / "taken", "--users", "1", "--duration", "0.5s")
+
+    assert 2 == code, output
+    assert "time to first token" in output
+    assert "the result cannot be stored" in output.splitlines()[-1]
+    assert "Traceback" not in output
