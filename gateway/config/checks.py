@@ -109,6 +109,7 @@ def _engines(data: Section, files: Files) -> Iterator[Finding]:
         python = engine.get("python")
         if isinstance(python, str) and (why := files.not_executable(python)) is not None:
             message = f"expected a Python interpreter that has vLLM, found that {python} {why}"
+            message += "; set it (or ENGINE_PYTHON=, --engine-python) to one, or leave it out to have vLLM installed"
             yield Finding(("engines", name, "python"), message)
 
 

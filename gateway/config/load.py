@@ -57,43 +57,6 @@ def settings_from_mapping(data: Mapping[str, object], folder: Path) -> Settings:
     return settings
 
 
-def settings_for_model(
-    model: str,
-    *,
-    name: str | None = None,
-    replicas: int = 1,
-    launch: Mapping[str, object] | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    admin_port: int | None = None,
-    engine_python: Path | None = None,
-    variant: str | None = None,
-    folder: Path,
-) -> Settings:
-    """
-    Settings that serve one model, everything else by default.
-
-    Args:
-        model: Hub id or folder (one that begins with `./` or `../` is taken from `folder`).
-        name: Public name; by default the hub id, or the folder's own name.
-        launch: Keys of `models.NAME.launch`.
-        folder: What relative paths start from, usually the current folder.
-
-    Raises:
-        ConfigurationProblems: An argument is wrong; the keys are those the file would have.
-    """
-    public = name or (Path(model).name if model.startswith(("/", "./", "../")) else model)
-    engine = {"python": str(engine_python) if engine_python is not None else None, "variant": variant}
-    listen = {"host": host, "port": port}
-    data: dict[str, object] = {
-        "listen": {key: value for key, value in listen.items() if value is not None},
-        "admin": {"port": admin_port} if admin_port is not None else {},
-        "engines": {"default": {key: value for key, value in engine.items() if value is not None}},
-        "models": {public: {"model": model, "replicas": replicas, "launch": dict(launch or {})}},
-    }
-    return settings_from_mapping(data, folder)
-
-
 class DiskFiles:
     """The disk, as the checks ask about it."""
 

@@ -148,7 +148,7 @@ class Model(Section):
     """One public model: where its workers come from and how requests for it are treated. The key is the public name."""
 
     model: str | None = None
-    """Hub id or folder given to vLLM. Unset only when every worker is static."""
+    """Hub id or folder given to vLLM; `embedded` is SmolLM2-135M-Instruct. Unset only when every worker is static."""
     aliases: list[str] = Field(default_factory=list)
     """Further names clients may use. The answer carries the name of the model."""
     replicas: Annotated[int, Field(ge=0)] = 1

@@ -303,7 +303,8 @@ def _ports(facts: MachineFacts) -> Iterable[Finding]:
             Severity.BLOCKER,
             "ports",
             f"port {port} on {host} is in use",
-            f"ss -ltnp 'sport = :{port}' (who it is), or choose another: listen.port, admin.port",
+            f"ss -ltnp 'sport = :{port}' (who it is), or take another: export GATEWAY_PORT= or GATEWAY_ADMIN_PORT= "
+            "(in a file: listen.port, admin.port)",
         )
 
 

@@ -28,6 +28,7 @@ from gateway.setup.installer import StepFailed, child_environment, pip_lines, re
 from gateway.setup.progress import Report, SetupProgress
 from gateway.setup.sizes import megabytes
 
+LONGEST_REASON = 200
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 # Run with the engine's interpreter. Not just vllm: the server's module imports what a worker will import, and so finds
@@ -265,12 +266,17 @@ def _own_engine(engine: EngineRequest, environ: Mapping[str, str]) -> EngineEnvi
             f"{key} is {str(python)!r}, and it does not run: {problem}", fix=f"{python} -c 'import vllm'"
         ) from problem
     if run.returncode != 0:
-        last = (run.stderr.strip().splitlines() or ["no message"])[-1]
+        last = (run.stderr.strip().splitlines() or ["no message"])[-1][:LONGEST_REASON]
         raise EngineUnavailable(
             f"{key} is {str(python)!r}, and vLLM cannot be imported there: {last}",
             fix=f"{python} -m pip install vllm, or leave {key} unset to have an environment built",
         )
     details = _verified(run.stdout.splitlines())
+    if not details:
+        raise EngineUnavailable(
+            f"{key} is {str(python)!r}, which ran and is no Python interpreter",
+            fix=f"set {key} (or ENGINE_PYTHON=) to the bin/python of an environment with vLLM",
+        )
     third_party = details.get("distribution", "vllm") != "vllm"
     return EngineEnvironment(python, details.get("device", "none"), details.get("version", "unknown"), third_party)
 

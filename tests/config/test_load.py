@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.config.checks import check
 from gateway.config.document import dotted, read
-from gateway.config.load import DiskFiles, explain, load_settings, settings_for_model, settings_from_mapping
+from gateway.config.load import DiskFiles, explain, load_settings, settings_from_mapping
 from gateway.config.settings import Settings
 from gateway.errors import ConfigurationError, ConfigurationProblems
 
@@ -134,30 +134,12 @@ def test_every_rule_of_the_schema_is_told_once_with_a_better_place(data: dict[st
     assert [caught.value.key] == [dotted(finding.path) for finding in check(data, DiskFiles())]
 
 
-def test_one_model_by_arguments(tmp_path: Path) -> None:
-    """`gateway up MODEL`: the public name is the hub id, or the folder's own name."""
-    (tmp_path / "weights").mkdir()
+def test_wrong_data_is_told_with_the_file_s_keys(tmp_path: Path) -> None:
+    """`gateway up MODEL`: no file, no line, but the key that would be wrong in one."""
+    data = {"models": {"model": {"model": "/no/such/model"}}, "listen": {"port": 0}}
 
-    hub = settings_for_model("org/name", replicas=2, launch={"max_model_len": 4096}, port=9000, folder=tmp_path)
-    local = settings_for_model("./weights", engine_python=Path(sys.executable), admin_port=9001, folder=tmp_path)
-    named = settings_for_model("org/name", name="llama", variant="cpu", folder=tmp_path)
-
-    assert ["org/name"] == list(hub.models)
-    assert (2, 4096, 9000) == (
-        hub.models["org/name"].replicas,
-        hub.models["org/name"].launch.max_model_len,
-        hub.listen.port,
-    )
-    assert str(tmp_path / "weights") == local.models["weights"].model
-    assert (Path(sys.executable), 9001) == (local.engines["default"].python, local.admin.port)
-    assert ["llama"] == list(named.models)
-    assert "cpu" == named.engines["default"].variant
-
-
-def test_wrong_arguments_are_told_with_the_file_s_keys(tmp_path: Path) -> None:
-    """No file, no line, but the key that would be wrong in one."""
     with pytest.raises(ConfigurationError) as caught:
-        settings_for_model("/no/such/model", port=0, folder=tmp_path)
+        settings_from_mapping(data, tmp_path)
 
     assert [
         "models.model.model: expected a folder with a model, found none at /no/such/model",

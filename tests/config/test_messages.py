@@ -261,7 +261,8 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "gateway.yaml:13: cors.allow_origins[3]: expected `*` or an origin such as https://chat.example.org "
             "(no path), found 'https://a.example/path'",
             "gateway.yaml:14: engines.default.python: expected a Python interpreter that has vLLM, found that "
-            "HERE/no/python does not exist",
+            "HERE/no/python does not exist; set it (or ENGINE_PYTHON=, --engine-python) to one, or leave it out to "
+            "have vLLM installed",
         ],
     ),
 }

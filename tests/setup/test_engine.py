@@ -131,6 +131,28 @@ def test_an_own_environment_without_vllm_says_why_the_import_failed(fake: FakeMa
     assert f"{python} -m pip install vllm" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("exit 0", "is no Python interpreter"),
+        ("head -c 5000 /dev/zero | tr '\\0' x >&2; exit 2", "vLLM cannot be imported there: xxx"),
+    ],
+    ids=["silent", "long-winded"],
+)
+def test_a_program_that_is_no_interpreter_is_refused_in_one_short_sentence(
+    fake: FakeMachine, tmp_path: Path, script: str, expected: str
+) -> None:
+    """Whatever it does with our arguments: success proves nothing unless vLLM has said its version."""
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+
+    with pytest.raises(EngineUnavailable, match=expected) as caught:
+        ensure(fake, EngineRequest(python=program))
+
+    assert len(str(caught.value)) < 1000
+
+
 def test_an_own_environment_is_used_as_it_is(fake: FakeMachine, tmp_path: Path) -> None:
     """Its version, its kind of device and who built it come from its own import; nothing is installed."""
     python = tmp_path / "own-python"
