@@ -104,15 +104,19 @@ async def test_c56_finish_reasons_are_the_workers(relay: Relay, reason: str, str
         assert record is None or record.finish_reasons == (reason,)
 
 
-async def test_c56_an_abort_is_relayed_and_told(relay: Relay) -> None:
-    """vLLM's `abort` that nobody asked for: the event as it came, then what it means; never a good end."""
-    events = [STREAM.role(), STREAM.content("a"), STREAM.finish("abort")]
-    async with FaultServer(scripts.stream([*events, frames.DONE])) as worker, relay(worker) as gate:
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("cut_every", [0, 1, 7])
+async def test_c56_an_abort_is_relayed_and_told(relay: Relay, end: bytes, cut_every: int) -> None:
+    """vLLM's `abort` that nobody asked for: the event as it came, then what it means; never a good end, in any cut."""
+    events = [event.replace(b"\n", end) for event in (STREAM.role(), STREAM.content("a"), STREAM.finish("abort"))]
+    done = frames.DONE.replace(b"\n", end)
+    async with FaultServer(scripts.stream([*events, done], cut_every=cut_every)) as worker, relay(worker) as gate:
         answer = await ask(gate.port, post(CHAT, chat()))
 
-        assert events == answer.events[:3]
-        assert "error" in error_event_of(answer.events[-1])
-        assert frames.DONE not in answer.body
+        relayed = b"".join(events)
+        assert relayed == answer.body[: len(relayed)]
+        assert "error" in error_event_of(answer.body[len(relayed) :])
+        assert answer.complete
         await gate.ended(Outcome.UPSTREAM_INCOMPLETE)
 
 
