@@ -57,18 +57,29 @@ class SlotCounters:
         self._layout = layout
         self._cells = cells
         self._request_line = request_line
-        self._offset = layout.offset
         self._models = frozenset(layout.models)
+        self._requests = layout.offsets(c.REQUESTS)
+        self._retries = layout.offsets(c.RETRIES)
+        self._disconnects = layout.offsets(c.DISCONNECTS)
+        self._rejections = layout.offsets(c.REJECTIONS)
+        self._decisions = layout.offsets(c.ROUTING_DECISIONS)
         self._in_flight = {model: layout.offset(c.IN_FLIGHT, model) for model in layout.models}
         self._inter_token = self._by_model(c.INTER_TOKEN_LATENCY)
         self._first_token = self._by_model(c.TIME_TO_FIRST_TOKEN)
         self._per_token = self._by_model(c.TIME_PER_OUTPUT_TOKEN)
-        self._histograms = {
-            series.metric.name + "|" + "|".join(series.values): CellHistogram(cells, series.offset, series.metric)
-            for series in layout.series
-            if series.metric in (c.DURATION, c.OVERHEAD)
+        self._prompt_tokens = {model: layout.offset(c.PROMPT_TOKENS, model) for model in layout.models}
+        self._cached_tokens = {model: layout.offset(c.CACHED_PROMPT_TOKENS, model) for model in layout.models}
+        self._output_tokens = {model: layout.offset(c.OUTPUT_TOKENS, model) for model in layout.models}
+        self._durations = {
+            values: CellHistogram(cells, offset, c.DURATION) for values, offset in layout.offsets(c.DURATION).items()
         }
-        self._worker_model = {worker: model for model, worker in layout.workers}
+        self._overheads = {
+            values[0]: CellHistogram(cells, offset, c.OVERHEAD) for values, offset in layout.offsets(c.OVERHEAD).items()
+        }
+        self._worker_in_flight = {worker: offset for (_, worker), offset in layout.offsets(c.WORKER_IN_FLIGHT).items()}
+        self._worker_circuit = {
+            worker: offset for (_, worker), offset in layout.offsets(c.WORKER_CIRCUIT_STATE).items()
+        }
 
     def started(self, model: str) -> None:
         """An exchange of `model` ("" when unknown) is in flight."""
@@ -83,54 +94,54 @@ class SlotCounters:
         cells = self._cells
         model = record.model if record.model in self._models else OTHER
         cells[self._in_flight[model]] -= 1.0
-        cells[self._offset(c.REQUESTS, model, record.endpoint, record.outcome)] += 1.0
+        cells[self._requests[model, record.endpoint, record.outcome]] += 1.0
         self._times(record, model)
         self._tokens(record, model)
         for reason in record.retries:
-            cells[self._offset(c.RETRIES, model, reason)] += 1.0
+            cells[self._retries[model, reason]] += 1.0
         if record.disconnect is not None:
-            cells[self._offset(c.DISCONNECTS, model, record.disconnect)] += 1.0
+            cells[self._disconnects[model, record.disconnect]] += 1.0
         if record.outcome is Outcome.REJECTED:
             code = record.rejection or record.error_code
-            cells[self._offset(c.REJECTIONS, model, code if code in _REJECTIONS else OTHER)] += 1.0
+            cells[self._rejections[model, code if code in _REJECTIONS else OTHER]] += 1.0
         if record.policy:
             policy = record.policy if record.policy in _POLICIES else OTHER
             reason_ = record.decision if record.decision in _DECISIONS else OTHER
-            cells[self._offset(c.ROUTING_DECISIONS, model, policy, reason_)] += 1.0
+            cells[self._decisions[model, policy, reason_]] += 1.0
         if self._request_line is not None:
             self._request_line(record)
 
     def worker_in_flight(self, worker: str, attempts: int) -> None:
         """Set how many attempts this process has in flight on a worker. A worker outside the layout has no gauge."""
-        model = self._worker_model.get(worker)
-        if model is not None:
-            self._cells[self._offset(c.WORKER_IN_FLIGHT, model, worker)] = float(attempts)
+        offset = self._worker_in_flight.get(worker)
+        if offset is not None:
+            self._cells[offset] = float(attempts)
 
     def worker_circuit(self, worker: str, state: CircuitState) -> None:
         """Set a worker's circuit state. A worker outside the layout has no gauge."""
-        model = self._worker_model.get(worker)
-        if model is not None:
-            self._cells[self._offset(c.WORKER_CIRCUIT_STATE, model, worker)] = _CIRCUIT_VALUE[state]
+        offset = self._worker_circuit.get(worker)
+        if offset is not None:
+            self._cells[offset] = _CIRCUIT_VALUE[state]
 
     def _times(self, record: ExchangeRecord, model: str) -> None:
         if record.duration_s is not None:
-            self._histograms[f"{c.DURATION.name}|{model}|{record.endpoint}"].observe(record.duration_s)
+            self._durations[model, record.endpoint].observe(record.duration_s)
         if record.stream:
             if record.ttft_s is not None:
                 self._first_token[model].observe(record.ttft_s)
             if record.tpot_s is not None:
                 self._per_token[model].observe(record.tpot_s)
         for stage, seconds in record.stages.items():
-            self._histograms[f"{c.OVERHEAD.name}|{stage}"].observe(seconds)
+            self._overheads[stage].observe(seconds)
 
     def _tokens(self, record: ExchangeRecord, model: str) -> None:
         cells = self._cells
         if record.prompt_tokens:
-            cells[self._offset(c.PROMPT_TOKENS, model)] += float(record.prompt_tokens)
+            cells[self._prompt_tokens[model]] += float(record.prompt_tokens)
         if record.cached_tokens:
-            cells[self._offset(c.CACHED_PROMPT_TOKENS, model)] += float(record.cached_tokens)
+            cells[self._cached_tokens[model]] += float(record.cached_tokens)
         if record.output_tokens:
-            cells[self._offset(c.OUTPUT_TOKENS, model)] += float(record.output_tokens)
+            cells[self._output_tokens[model]] += float(record.output_tokens)
 
     def _by_model(self, metric: Metric) -> dict[str, CellHistogram]:
         return {

@@ -80,6 +80,10 @@ class Layout:
         """First cell of a series. Raises KeyError for label values outside the layout."""
         return self._offsets[metric.name, values]
 
+    def offsets(self, metric: Metric) -> dict[tuple[str, ...], int]:
+        """First cells of all series of a metric, by label values: for who looks them up on every request."""
+        return {series.values: series.offset for series in self.series if series.metric == metric}
+
     def _place(self) -> Iterator[Series]:
         offset = 1
         for metric in COUNTED_BY_GATEWAY_PROCESSES:
