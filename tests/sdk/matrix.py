@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,8 @@ class Results:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     sent: list[list[tuple[str, bytes]]] = field(default_factory=list)
     """What the workers behind each target received: path and body."""
+    abandoned: list[int] = field(default_factory=list)
+    """How many requests were left by the client; every one of them was closed in time at the worker."""
 
 
 def command_of(client: str) -> list[str]:
@@ -58,9 +60,10 @@ def command_of(client: str) -> list[str]:
     return [str(python), str(HERE / "clients" / f"{client}.py")]
 
 
-def client_environment(home: Path) -> dict[str, str]:
+def client_environment(home: Path, **more: str) -> dict[str, str]:
     """Nothing of the machine but PATH: no proxy, no key, no configuration reaches a client."""
     return {
+        **more,
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(home),
         "LANG": "C.UTF-8",
@@ -94,35 +97,46 @@ async def run_client(client: str, command: Sequence[str], home: Path) -> Results
             running = await stack.enter_async_context(served.gateway(*views, direct=target == 1, models=models))
             urls.append(f"http://127.0.0.1:{running.port}")
             stack.push_async_callback(_idle, running, target)
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            *urls,
-            env=client_environment(home),
-            cwd=home,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            async with asyncio.timeout(CLIENT_LIMIT_S):
-                out, err = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode == 0, f"{client} ended with {process.returncode}\n{err.decode()[-4000:]}"
-        for line in out.split(b"\n"):
-            if line.startswith(b'{"target"'):
-                found = json.loads(line)
-                results.by_operation.setdefault(found["operation"], []).append(found["result"])
-                results.seconds.setdefault(found["operation"], []).append(found["seconds"])
+        await _run(client, [*command, *urls], client_environment(home), home, results)
         async with asyncio.timeout(NOTICED_S):
             for worker in workers:
                 for request in worker.abandoned:
                     await request.closed.wait()
         results.sent = [[(r.path, r.body) for server in started for r in server.requests] for started in servers]
-        assert all(worker.abandoned for worker in workers), "no client left a stream"
+        results.abandoned = [len(worker.abandoned) for worker in workers]
     return results
+
+
+async def ask_with(client: str, urls: Sequence[str], home: Path, *, model: str, operations: Sequence[str]) -> Results:
+    """Some operations of a client against servers that run already, for `model`."""
+    results = Results()
+    environ = client_environment(home, SDK_MODEL=model, SDK_OPERATIONS=",".join(operations))
+    await _run(client, [*command_of(client), *urls], environ, home, results)
+    return results
+
+
+async def _run(client: str, command: Sequence[str], environ: Mapping[str, str], home: Path, results: Results) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=environ,
+        cwd=home,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(CLIENT_LIMIT_S):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, f"{client} ended with {process.returncode}\n{err.decode()[-4000:]}"
+    for line in out.split(b"\n"):
+        if line.startswith(b'{"target"'):
+            found = json.loads(line)
+            results.by_operation.setdefault(found["operation"], []).append(found["result"])
+            results.seconds.setdefault(found["operation"], []).append(found["seconds"])
 
 
 async def _idle(running: served.Served, target: int) -> None:

@@ -27,18 +27,25 @@ THROUGH = range(1, len(TARGETS))
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, Results]:
-    """Clients that have run already: each runs once, for all of its tests."""
+def runs() -> dict[str, Results | AssertionError]:
+    """Clients that have run already, or failed to: each runs once, for all of its tests."""
     return {}
 
 
 @pytest.fixture
-def results(client: str, runs: dict[str, Results], tmp_path: Path) -> Results:
+def results(client: str, runs: dict[str, Results | AssertionError], tmp_path: Path) -> Results:
     """What the client printed, all operations and targets."""
     if client not in runs:
+        command = command_of(client)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runs[client] = runner.run(run_client(client, command_of(client), tmp_path))
-    return runs[client]
+            try:
+                runs[client] = runner.run(run_client(client, command, tmp_path))
+            except AssertionError as failure:
+                runs[client] = failure
+    found = runs[client]
+    if isinstance(found, AssertionError):
+        raise found
+    return found
 
 
 each_operation = pytest.mark.parametrize(("client", "operation"), CASES)
@@ -78,6 +85,7 @@ def test_the_program_ran_all_that_is_listed(client: str, results: Results) -> No
     assert set(INTENDED[client]) - {"request_id"} <= set(OPERATIONS[client])
     for operation, found in results.by_operation.items():
         assert len(TARGETS) == len(found), operation
+    assert [1] * len(TARGETS) == results.abandoned
 
 
 @each_client

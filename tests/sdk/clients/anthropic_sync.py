@@ -5,36 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from anthropic import Anthropic, AnthropicError
-from operations import TIMEOUT_S, ask, dumped, partly, run
+from operations import MODEL, TIMEOUT_S, dumped, partly, run
+from operations import ask as ask_chat
 
 
 def sdk(base_url: str, retries: int = 0) -> Anthropic:
     return Anthropic(base_url=base_url, api_key="unused", max_retries=retries, timeout=TIMEOUT_S)
 
 
+def ask(scenario: str) -> dict[str, Any]:
+    """This SDK has no parameter for the temperature any more."""
+    asked = ask_chat(scenario)
+    return asked | {"extra_body": {"temperature": asked.pop("temperature")}}
+
+
 def streamed(base_url: str, scenario: str) -> dict[str, Any]:
-    with sdk(base_url) as client, client.messages.create(**ask(scenario), max_tokens=64, stream=True) as events:
+    with sdk(base_url) as client, client.messages.create(**ask(scenario), stream=True) as events:
         return partly(events, dumped)
 
 
 def accumulated(base_url: str) -> Any:
-    with sdk(base_url) as client, client.messages.stream(**ask("plain"), max_tokens=64) as stream:
+    with sdk(base_url) as client, client.messages.stream(**ask("plain")) as stream:
         return {"text": "".join(stream.text_stream), "final": dumped(stream.get_final_message())}
 
 
 def whole(base_url: str, scenario: str, *, retries: int = 0, **more: Any) -> Any:
     with sdk(base_url, retries) as client:
-        return dumped(client.messages.create(**(ask(scenario) | {"max_tokens": 64} | more)))
+        return dumped(client.messages.create(**(ask(scenario) | more)))
 
 
 def count_tokens(base_url: str) -> Any:
     with sdk(base_url) as client:
-        return dumped(client.messages.count_tokens(**ask("plain")))
+        return dumped(client.messages.count_tokens(model=MODEL, messages=ask("plain")["messages"]))
 
 
 def abandoned(base_url: str) -> Any:
     with sdk(base_url) as client:
-        stream = client.messages.create(**ask("abandoned"), max_tokens=64, stream=True)
+        stream = client.messages.create(**ask("abandoned"), stream=True)
         taken = [dumped(next(stream)), dumped(next(stream))]
         stream.close()
         return taken
@@ -42,7 +49,7 @@ def abandoned(base_url: str) -> Any:
 
 def request_id(base_url: str) -> Any:
     with sdk(base_url) as client:
-        return bool(client.messages.create(**ask("plain"), max_tokens=64)._request_id)
+        return bool(client.messages.create(**ask("plain"))._request_id)
 
 
 run(

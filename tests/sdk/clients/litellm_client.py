@@ -6,7 +6,7 @@ from typing import Any
 
 import litellm
 from openai import OpenAIError
-from operations import TIMEOUT_S, TOOLS, ask, partly, partly_async, run
+from operations import MODEL, TIMEOUT_S, TOOLS, ask, partly, partly_async, run
 
 litellm.suppress_debug_info = True
 litellm.telemetry = False
@@ -14,7 +14,7 @@ MADE_UP = ("created",)
 """litellm fills in the time of the call in some places."""
 
 
-def where(base_url: str, model: str = "sim", retries: int = 0) -> dict[str, Any]:
+def where(base_url: str, model: str = MODEL, retries: int = 0) -> dict[str, Any]:
     return {
         "model": f"openai/{model}",
         "api_base": f"{base_url}/v1",
@@ -22,6 +22,9 @@ def where(base_url: str, model: str = "sim", retries: int = 0) -> dict[str, Any]
         "timeout": TIMEOUT_S,
         "max_retries": retries,
     }
+
+
+SETTINGS: dict[str, Any] = {"temperature": 0, "max_tokens": 64}
 
 
 def shown(value: Any) -> Any:
@@ -34,17 +37,17 @@ def messages(scenario: str) -> Any:
 
 def streamed(base_url: str, scenario: str, **more: Any) -> Any:
     return partly(
-        litellm.completion(**where(base_url), messages=messages(scenario), stream=True, num_retries=0, **more), shown
+        litellm.completion(**where(base_url), messages=messages(scenario), stream=True, **SETTINGS, **more), shown
     )
 
 
 async def streamed_async(base_url: str) -> Any:
-    stream = await litellm.acompletion(**where(base_url), messages=messages("plain"), stream=True)
+    stream = await litellm.acompletion(**where(base_url), messages=messages("plain"), stream=True, **SETTINGS)
     return await partly_async(stream, shown)
 
 
-def whole(base_url: str, scenario: str, *, model: str = "sim", retries: int = 0, **more: Any) -> Any:
-    return shown(litellm.completion(**where(base_url, model, retries), messages=messages(scenario), **more))
+def whole(base_url: str, scenario: str, *, model: str = MODEL, retries: int = 0, **more: Any) -> Any:
+    return shown(litellm.completion(**where(base_url, model, retries), messages=messages(scenario), **SETTINGS, **more))
 
 
 def tools(base_url: str) -> Any:

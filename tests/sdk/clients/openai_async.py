@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openai import AsyncOpenAI, OpenAIError
-from operations import TIMEOUT_S, TOOLS, ask, dumped, partly_async, run
+from operations import MODEL, TIMEOUT_S, TOOLS, ask, dumped, partly_async, run
 
 
 def sdk(base_url: str, retries: int = 0) -> AsyncOpenAI:
@@ -30,12 +30,12 @@ async def accumulated(base_url: str, scenario: str, **more: Any) -> Any:
 
 async def embeddings(base_url: str) -> Any:
     async with sdk(base_url) as client:
-        return dumped(await client.embeddings.create(model="sim", input=["plain", "plain"]))
+        return dumped(await client.embeddings.create(model=MODEL, input=["plain", "plain"]))
 
 
 async def completions(base_url: str) -> Any:
     async with sdk(base_url) as client:
-        events = await client.completions.create(model="sim", prompt="plain", stream=True)
+        events = await client.completions.create(model=MODEL, prompt="plain", temperature=0, max_tokens=64, stream=True)
         return await partly_async(events, dumped)
 
 
@@ -59,7 +59,10 @@ async def abandoned(base_url: str) -> Any:
 
 
 async def responses(base_url: str) -> Any:
-    async with sdk(base_url) as client, client.responses.stream(model="sim", input="plain") as stream:
+    async with (
+        sdk(base_url) as client,
+        client.responses.stream(model=MODEL, input="plain", temperature=0, max_output_tokens=64) as stream,
+    ):
         events = [event.type async for event in stream]
         return {"events": events, "final": dumped(await stream.get_final_response())}
 

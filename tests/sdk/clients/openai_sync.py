@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openai import OpenAI, OpenAIError
-from operations import TIMEOUT_S, TOOLS, ask, dumped, partly, run
+from operations import MODEL, TIMEOUT_S, TOOLS, ask, dumped, partly, run
 
 
 def sdk(base_url: str, retries: int = 0) -> OpenAI:
@@ -29,11 +29,14 @@ def accumulated(base_url: str, scenario: str, **more: Any) -> Any:
 
 def embeddings(base_url: str) -> Any:
     with sdk(base_url) as client:
-        return dumped(client.embeddings.create(model="sim", input=["plain", "plain"]))
+        return dumped(client.embeddings.create(model=MODEL, input=["plain", "plain"]))
 
 
 def completions(base_url: str) -> Any:
-    with sdk(base_url) as client, client.completions.create(model="sim", prompt="plain", stream=True) as events:
+    with (
+        sdk(base_url) as client,
+        client.completions.create(model=MODEL, prompt="plain", temperature=0, max_tokens=64, stream=True) as events,
+    ):
         return partly(events, dumped)
 
 
@@ -57,18 +60,21 @@ def abandoned(base_url: str) -> Any:
 
 
 def responses(base_url: str) -> Any:
-    with sdk(base_url) as client, client.responses.stream(model="sim", input="plain") as stream:
+    with (
+        sdk(base_url) as client,
+        client.responses.stream(model=MODEL, input="plain", temperature=0, max_output_tokens=64) as stream,
+    ):
         events = [event.type for event in stream]
         return {"events": events, "final": dumped(stream.get_final_response())}
 
 
 def responses_whole(base_url: str) -> Any:
     with sdk(base_url) as client:
-        return dumped(client.responses.create(model="sim", input="plain"))
+        return dumped(client.responses.create(model=MODEL, input="plain", temperature=0, max_output_tokens=64))
 
 
 def responses_unfinished(base_url: str) -> Any:
-    with sdk(base_url) as client, client.responses.create(model="sim", input="unfinished", stream=True) as events:
+    with sdk(base_url) as client, client.responses.create(model=MODEL, input="unfinished", stream=True) as events:
         return partly(events, dumped)
 
 

@@ -1,6 +1,8 @@
 """
 How a client program of the matrix runs and reports: `python PROGRAM.py BASE_URL...`, one JSON line per result.
 
+SDK_MODEL is the model to ask for (default `sim`), SDK_OPERATIONS names those to run, with commas (default: all).
+
 Imported by the programs beside it, which run in the environment of the SDKs: standard library only.
 """
 
@@ -9,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+MODEL = os.environ.get("SDK_MODEL", "sim")
 TIMEOUT_S = 30.0
 TOOL_NAMES = ("get_weather", "get_time")
 TOOLS = [
@@ -26,8 +30,9 @@ Operation = Callable[[str], Any] | Callable[[str], Awaitable[Any]]
 
 
 def ask(scenario: str) -> dict[str, Any]:
-    """Model and messages of a chat request."""
-    return {"model": "sim", "messages": [{"role": "user", "content": scenario}]}
+    """Model, messages and limits of a chat request; a real model gives the same answer every time."""
+    messages = [{"role": "user", "content": scenario}]
+    return {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 64}
 
 
 def described(error: BaseException) -> dict[str, Any]:
@@ -69,9 +74,12 @@ async def _result(operation: Operation, base_url: str, allowed: tuple[type[BaseE
 def run(operations: Mapping[str, Operation], errors: tuple[type[BaseException], ...]) -> None:
     """Run every operation against every base URL of argv; `errors` are the SDK's own exceptions."""
 
+    only = os.environ.get("SDK_OPERATIONS")
+    chosen = {name: operations[name] for name in only.split(",")} if only else operations
+
     async def all_of_them() -> None:
         for number, base_url in enumerate(sys.argv[1:]):
-            for name, operation in operations.items():
+            for name, operation in chosen.items():
                 began = time.monotonic()
                 result = await _result(operation, base_url, errors)
                 line = {"target": number, "operation": name, "result": result, "seconds": time.monotonic() - began}

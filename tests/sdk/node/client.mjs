@@ -1,10 +1,12 @@
 // openai-node. `node client.mjs MODULES BASE_URL...`: MODULES is the folder with node_modules; one JSON line per result.
+// SDK_MODEL is the model to ask for (default `sim`), SDK_OPERATIONS names those to run, with commas (default: all).
 
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
 const [modules, ...baseUrls] = process.argv.slice(2);
 const OpenAI = createRequire(join(modules, "package.json"))("openai");
+const MODEL = process.env.SDK_MODEL ?? "sim";
 const TIMEOUT_MS = 30_000;
 const TOOLS = ["get_weather", "get_time"].map((name) => ({
   type: "function",
@@ -14,7 +16,13 @@ const TOOLS = ["get_weather", "get_time"].map((name) => ({
 const sdk = (url, maxRetries = 0) =>
   new OpenAI({ baseURL: `${url}/v1`, apiKey: "unused", maxRetries, timeout: TIMEOUT_MS });
 
-const ask = (scenario, more = {}) => ({ model: "sim", messages: [{ role: "user", content: scenario }], ...more });
+const ask = (scenario, more = {}) => ({
+  model: MODEL,
+  messages: [{ role: "user", content: scenario }],
+  temperature: 0,
+  max_tokens: 64,
+  ...more,
+});
 
 const described = (error) => ({
   error: error.constructor.name,
@@ -49,8 +57,8 @@ const operations = {
   whole: (url) => whole(url, "plain"),
   tools: (url) => sdk(url).chat.completions.stream(ask("tools", { tools: TOOLS })).finalChatCompletion(),
   several: (url) => sdk(url).chat.completions.stream(ask("several", { n: 2 })).finalChatCompletion(),
-  completions: async (url) => partly(await sdk(url).completions.create({ model: "sim", prompt: "plain", stream: true })),
-  embeddings: (url) => sdk(url).embeddings.create({ model: "sim", input: ["plain", "plain"] }),
+  completions: async (url) => partly(await sdk(url).completions.create({ model: MODEL, prompt: "plain", temperature: 0, max_tokens: 64, stream: true })),
+  embeddings: (url) => sdk(url).embeddings.create({ model: MODEL, input: ["plain", "plain"] }),
   models: async (url) => (await sdk(url).models.list()).data.map((model) => [model.id, model.object]),
   model_with_slash: async (url) => {
     const found = await sdk(url).models.retrieve("org/sim");
@@ -72,15 +80,18 @@ const operations = {
     return taken;
   },
   in_band_error: (url) => streamed(url, "in_band"),
-  responses_stream: async (url) => partly(await sdk(url).responses.create({ model: "sim", input: "plain", stream: true })),
+  responses_stream: async (url) => partly(await sdk(url).responses.create({ model: MODEL, input: "plain", temperature: 0, max_output_tokens: 64, stream: true })),
   cut: (url) => streamed(url, "cut"),
-  responses: (url) => sdk(url).responses.create({ model: "sim", input: "plain" }),
+  responses: (url) => sdk(url).responses.create({ model: MODEL, input: "plain", temperature: 0, max_output_tokens: 64 }),
   unfinished: (url) => streamed(url, "unfinished"),
   request_id: async (url) => Boolean((await whole(url, "plain"))._request_id),
 };
 
+const chosen = process.env.SDK_OPERATIONS?.split(",") ?? Object.keys(operations);
+
 for (const [target, url] of baseUrls.entries()) {
-  for (const [operation, run] of Object.entries(operations)) {
+  for (const operation of chosen) {
+    const run = operations[operation];
     const began = performance.now();
     let result;
     try {
