@@ -9,19 +9,23 @@ shows could otherwise reach us by DNS rebinding), and the token for everything t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import anyio
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import metrics
+from gateway.config.settings import Settings
+from gateway.control.operations import Busy, OperationReport
+from gateway.control.reload import ReloadAnswer, ReloadRefused
 from gateway.control.scrape import ScrapeError, Scraper
 from gateway.control.status_report import StatusReport
-from gateway.errors import GatewayError
+from gateway.errors import ConfigurationError, GatewayError
 from gateway.keys import is_loopback
 from gateway.metrics import StartDurations, Totals
 from gateway.workers.actor import Actor, WorkerCommand
@@ -53,8 +57,23 @@ class Fleet(Protocol):
     @property
     def draining(self) -> bool: ...
 
+    @property
+    def settings(self) -> Settings: ...
+
     def report(self) -> StatusReport:
         """Everything `gateway status` shows."""
+        ...
+
+    def command(self, name: str, command: WorkerCommand) -> None:
+        """An operator's command for one worker."""
+        ...
+
+    async def reload(self, *, dry_run: bool) -> ReloadAnswer:
+        """Compare with the file, and begin to apply the difference."""
+        ...
+
+    def restart(self, models: Collection[str], minimum: int | None) -> OperationReport:
+        """Begin a rolling restart."""
         ...
 
     def progress_ages(self) -> Mapping[str, float]:
@@ -77,6 +96,10 @@ def admin_app(fleet: Fleet, scraper: Scraper) -> FastAPI:
     @app.exception_handler(ScrapeError)
     async def no_metrics(_: Request, error: ScrapeError) -> JSONResponse:
         return _error(503, "worker_unavailable", str(error))
+
+    @app.exception_handler(Busy)
+    async def busy(_: Request, error: Busy) -> JSONResponse:
+        return _error(409, "busy", str(error))
 
     @app.exception_handler(HTTPException)
     async def not_found(_: Request, error: HTTPException) -> JSONResponse:
@@ -143,8 +166,35 @@ def admin_app(fleet: Fleet, scraper: Scraper) -> FastAPI:
             return _error(
                 409, "static_worker", f"{name} was started by somebody else, so it cannot be stopped from here"
             )
-        actor.command(wanted)
-        return JSONResponse({"worker": name, "command": command, "state": str(actor.status.state)}, status_code=202)
+        state = str(actor.status.state)
+        fleet.command(name, wanted)
+        return JSONResponse({"worker": name, "command": command, "state": state}, status_code=202)
+
+    @app.post("/reload")
+    async def reload(dry_run: bool = False) -> Response:
+        """Read the configuration file again; the answer is the difference, applied from now on unless `dry_run`."""
+        if fleet.draining:
+            return _error(409, "draining", "the gateway is stopping and takes no more commands")
+        try:
+            answer = await fleet.reload(dry_run=dry_run)
+        except (ConfigurationError, ReloadRefused) as exc:
+            return _error(400, "configuration", str(exc))
+        return _json(answer, 409 if answer.refused else 202 if answer.operation is not None else 200)
+
+    @app.post("/restart")
+    async def restart(model: str = "", min_available: int | None = None) -> Response:
+        """Restart the workers of one model, or of all, one after the other."""
+        if fleet.draining:
+            return _error(409, "draining", "the gateway is stopping and takes no more commands")
+        known = fleet.settings.models
+        if model and model not in known:
+            return _error(404, "model_not_found", f"no model is called {model!r}; there are: {', '.join(known)}")
+        return _json(fleet.restart([model] if model else list(known), min_available), 202)
+
+    @app.get("/operation")
+    async def operation() -> Response:
+        """The reload or rolling restart that runs, or the last one that ran."""
+        return _json(fleet.report().operation, 200)
 
     return app
 
@@ -198,6 +248,10 @@ def _actor(fleet: Fleet, name: str) -> Actor:
     if actor is None:
         raise UnknownWorker(f"no worker is called {name!r}; there are: {', '.join(fleet.actors) or 'none'}")
     return actor
+
+
+def _json(answer: msgspec.Struct, status: int) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json", status_code=status)
 
 
 def _error(status: int, code: str, message: str) -> JSONResponse:

@@ -32,7 +32,8 @@ from gateway.control.records import RecordingLauncher, sweep
 from gateway.control.scrape import Scraper
 from gateway.control.sockets import listen, require_public_bind
 from gateway.control.state_dir import StateDir, held, runtime_directory
-from gateway.control.supervisor import AdminServer, Supervisor, SupervisorPlan
+from gateway.control.supervisor import Supervisor
+from gateway.control.supervisor_plan import AdminServer, SupervisorPlan
 from gateway.errors import EnvironmentProblem
 from gateway.keys import count_keys
 from gateway.log import EventLog

@@ -80,6 +80,10 @@ class ConsoleWatcher:
             keys = self._keys_required()
             self._print(serving_block(self._addresses, self._models, proxied=self._proxied, keys=keys))
 
+    def said(self, line: str) -> None:
+        """See `Watcher`."""
+        self._print(line)
+
     def stopping(self, reason: str) -> None:
         """See `Watcher`."""
         self._end_live()

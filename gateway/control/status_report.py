@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gateway.config.settings import Settings
+from gateway.control.operations import OperationReport
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.status import WorkerStatus
 
@@ -56,7 +57,10 @@ class GatewayProcessLine(msgspec.Struct, frozen=True):
 
 
 class StatusReport(msgspec.Struct, frozen=True):
-    """The whole fleet at one moment. `uptime_s`: since the supervisor started."""
+    """
+    The whole fleet at one moment. `uptime_s`: since the supervisor started. `operation`: the latest reload or rolling
+    restart.
+    """
 
     pid: int
     version: str
@@ -67,6 +71,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     models: tuple[ModelLine, ...]
     workers: tuple[WorkerLine, ...]
     gateway_processes: tuple[GatewayProcessLine, ...]
+    operation: OperationReport = OperationReport()
 
     def to_json(self) -> bytes:
         """As served."""

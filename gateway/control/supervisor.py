@@ -17,32 +17,35 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import anyio
 import anyio.abc
 
 from gateway import __version__
-from gateway.clock import Clock
 from gateway.config.settings import Settings
-from gateway.control.gateway_process import GatewayProcessBroken, GatewaySlot, SlotEvents, SlotPlan
+from gateway.control.front import Front, FrontPlan
+from gateway.control.gateway_process import GatewaySlot, SlotEvents
 from gateway.control.load_book import Load, LoadBook
+from gateway.control.operations import OperationReport, Operations, Progress
+from gateway.control.pulse import Pulse
+from gateway.control.reload import ReloadAnswer, Reloader, ReloadRefused
+from gateway.control.rollout import Rollout
+from gateway.control.roster import Roster
 from gateway.control.snapshots import build_snapshot
 from gateway.control.sockets import listen, listen_unix, require_public_bind, url
-from gateway.control.state_dir import Endpoint, StateDir
+from gateway.control.state_dir import Endpoint
 from gateway.control.status_report import GatewayProcessLine, StatusReport, model_lines, worker_lines
-from gateway.control.watcher import Addresses, Watcher
+from gateway.control.supervisor_plan import SupervisorPlan
+from gateway.control.watcher import Addresses
 from gateway.errors import GatewayError, WorkerStartError
 from gateway.keys import count_keys
-from gateway.log import EventLog
 from gateway.messages import Hello, LoadReport, ToSupervisor, WorkerFailure
 from gateway.metrics import Board, Layout, StartDurations, Totals
 from gateway.types import FleetSnapshot, WorkerState
-from gateway.workers.actor import Actor, OnChange, WorkerCommand
+from gateway.workers.actor import Actor, WorkerCommand
 from gateway.workers.spec import WorkerSpec
 from gateway.workers.status import WorkerStatus
 
@@ -58,47 +61,13 @@ FAILURE = "failure"
 """The reason of a stop that nobody asked for; the error that `run` raises says more."""
 
 
-class AdminServer(Protocol):
-    """Serves the admin API until cancelled."""
-
-    async def serve(self, tcp: socket.socket, unix: socket.socket) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorPlan:
-    """
-    Everything a supervisor is made of.
-
-    Args:
-        state: The state directory, held by the caller.
-        runtime_dir: Where the admin socket goes (`state_dir.runtime_directory`).
-        gateway_argv: Command of a gateway process, without the descriptor options.
-        sweep: Kills what workers have left in spite of everything; the pids that cannot be killed. Called at the end.
-        processes: Gateway processes.
-        keys_file: Where the API keys' digests are, or will be; "" for nowhere.
-    """
-
-    settings: Settings
-    specs: tuple[WorkerSpec, ...]
-    make_actor: Callable[[WorkerSpec, OnChange], Actor]
-    make_admin: Callable[[Supervisor], AdminServer]
-    state: StateDir
-    runtime_dir: Path
-    gateway_argv: Sequence[str]
-    clock: Clock
-    log: EventLog
-    watcher: Watcher
-    sweep: Callable[[], Sequence[int]]
-    processes: int = 1
-    keys_file: str = ""
-
-
 class Supervisor(SlotEvents):
     """Runs one fleet. `run` is called once."""
 
     def __init__(self, plan: SupervisorPlan) -> None:
         self._plan = plan
-        self._changed = anyio.Event()
+        self._settings = plan.settings
+        self._pulse = Pulse()
         self._stop = anyio.Event()
         self._hurry = anyio.Event()
         self._reason = ""
@@ -106,24 +75,35 @@ class Supervisor(SlotEvents):
         self._draining = False
         self._version = 0
         self.totals = Totals()
-        self._layout = Layout(tuple(plan.settings.models), [(spec.model, spec.name) for spec in plan.specs])
         self.start_durations = StartDurations()
         self._addresses = Addresses(public="", admin="")
         self._began_s = plan.clock.monotonic()
         self._created = int(plan.clock.unix())
         self._book = LoadBook()
-        self._slots: list[GatewaySlot] = []
+        self._front = Front(self, plan.clock, plan.log, self._fail)
         self._ever_ready: set[str] = set()
         self._states: dict[str, WorkerState] = {}
         self._announced = False
-        self.actors: dict[str, Actor] = {spec.name: plan.make_actor(spec, self._on_change) for spec in plan.specs}
+        self._roster = Roster(plan.specs, plan.make_actor, self._on_change)
+        self._reloader = Reloader(plan.asked or plan.settings, plan.reload, plan.revision, self)
+        self._operations = Operations(self._said)
 
     # What the admin API sees.
 
     @property
     def settings(self) -> Settings:
         """The configuration that runs."""
-        return self._plan.settings
+        return self._settings
+
+    @property
+    def actors(self) -> Mapping[str, Actor]:
+        """All workers by name, in configuration order."""
+        return self._roster.actors
+
+    @property
+    def specs(self) -> Sequence[WorkerSpec]:
+        """What every worker runs with, or would if it were started."""
+        return [self._roster.spec(name) for name in self._roster.actors]
 
     @property
     def draining(self) -> bool:
@@ -133,7 +113,7 @@ class Supervisor(SlotEvents):
     @property
     def slots(self) -> Sequence[GatewaySlot]:
         """The gateway processes."""
-        return self._slots
+        return self._front.slots
 
     @property
     def statuses(self) -> list[WorkerStatus]:
@@ -160,12 +140,13 @@ class Supervisor(SlotEvents):
             draining=self._draining,
             public_url=self._addresses.public,
             admin_url=self._addresses.admin,
-            models=model_lines(self._plan.settings, statuses),
+            models=model_lines(self._settings, statuses),
             workers=worker_lines(statuses, now_s, lambda name: self.load(name).in_flight),
             gateway_processes=tuple(
                 GatewayProcessLine(slot=index, pid=slot.pid, serving=slot.serving, restarts=slot.restarts)
-                for index, slot in enumerate(self._slots)
+                for index, slot in enumerate(self._front.slots)
             ),
+            operation=self._operations.latest,
         )
 
     def stop(self, reason: str) -> None:
@@ -175,6 +156,78 @@ class Supervisor(SlotEvents):
             return
         self._reason = reason
         self._stop.set()
+
+    def command(self, name: str, command: WorkerCommand) -> None:
+        """An operator's command for one worker."""
+        self._roster.command(name, command)
+
+    # Over minutes.
+
+    async def reload(self, *, dry_run: bool) -> ReloadAnswer:
+        """
+        The difference between the file and what runs; applying it begins unless it is a dry run.
+
+        Raises ConfigurationError for the file, ReloadRefused, Busy.
+        """
+        wanted, found = await self._reloader.compare()
+        try:
+            job = self._reloader.job(wanted, found)
+        except ReloadRefused as exc:
+            return ReloadAnswer(changes=found, refused=str(exc))
+        if dry_run or not found:
+            return ReloadAnswer(changes=found)
+        return ReloadAnswer(changes=found, operation=self._operations.begin("reload", job))
+
+    def restart(self, models: Collection[str], minimum: int | None) -> OperationReport:
+        """
+        Restart the workers of these models one after the other; those that are stopped or failed stay so.
+
+        Args:
+            minimum: How many of each model stay available; None: all but one.
+
+        Raises Busy.
+        """
+        out = (WorkerState.STOPPED, WorkerState.FAILED, WorkerState.DRAINING)
+        names = [
+            each.name for each in self.statuses if each.model in models and not each.static and each.state not in out
+        ]
+        minima = None if minimum is None else dict.fromkeys(models, minimum)
+
+        async def job(progress: Progress) -> None:
+            await self._rollout(self.specs, restart=names, minimum=minima).run(progress)
+
+        return self._operations.begin("rolling restart", job)
+
+    async def use(self, settings: Settings, workers: Sequence[WorkerSpec]) -> None:
+        """See `reload.Reloadable`."""
+        layout = _layout(settings, workers)
+        await self._front.replace(self._front_plan(settings, layout))
+        self._settings = settings
+        self._publish()
+
+    async def roll(self, goal: Sequence[WorkerSpec], progress: Progress) -> None:
+        """See `reload.Reloadable`."""
+        await self._rollout(goal).run(progress)
+        self._roster.arrange([spec.name for spec in goal])
+
+    def _rollout(
+        self,
+        goal: Sequence[WorkerSpec],
+        restart: Collection[str] = (),
+        minimum: Mapping[str, int] | None = None,
+    ) -> Rollout:
+        return Rollout(
+            self._roster,
+            goal,
+            pulse=self._pulse,
+            revision=self._plan.revision,
+            restart=restart,
+            minimum=minimum,
+        )
+
+    def _said(self, operation: str, line: str, failed: bool) -> None:
+        self._plan.log.event("operation", level="error" if failed else "info", operation=operation, detail=line)
+        self._plan.watcher.said(f"{operation}: {line}")
 
     # Running.
 
@@ -213,52 +266,36 @@ class Supervisor(SlotEvents):
             raise self._fatal
 
     async def _run_all(self, public: Sequence[socket.socket], admin: socket.socket, unix: socket.socket) -> None:
-        self._slots = [self._make_slot(index, listener) for index, listener in enumerate(public)]
+        self._front.open(public, self._front_plan(self._settings, _layout(self._settings, self._plan.specs)))
         # So that the first gateway process knows the fleet from its start, as every later one does.
         self._publish()
-        slots_done, actors_done = anyio.Event(), anyio.Event()
+        front_done, workers_done = anyio.Event(), anyio.Event()
         began_s = 0.0
         async with anyio.create_task_group() as group:
             await group.start(self._receive_signals)
             group.start_soon(self._plan.watcher.run)
             group.start_soon(self._plan.make_admin(self).serve, admin, unix)
             group.start_soon(self._publish_changes)
-            group.start_soon(_all_of, [actor.run for actor in self.actors.values()], actors_done)
-            group.start_soon(_all_of, [self._slot_runner(slot) for slot in self._slots], slots_done)
+            group.start_soon(self._operations.run)
+            group.start_soon(_then_set, self._roster.run, workers_done)
+            group.start_soon(_then_set, self._front.run, front_done)
             await self._stop.wait()
             began_s = self._plan.clock.monotonic()
-            await self._take_down(slots_done, actors_done)
+            await self._take_down(front_done, workers_done)
             # Whatever has not stopped by now is killed by its own task when that is cancelled.
             group.cancel_scope.cancel()
         survivors = await anyio.to_thread.run_sync(self._plan.sweep)
         self._plan.watcher.stopped(self._plan.clock.monotonic() - began_s, survivors)
 
-    def _make_slot(self, index: int, listener: socket.socket) -> GatewaySlot:
-        plan = self._plan
-        return GatewaySlot(
-            SlotPlan(
-                slot=index,
-                listener=listener,
-                argv=plan.gateway_argv,
-                settings_json=plan.settings.model_dump_json(),
-                keys_file=plan.keys_file,
-                workers=self._layout.workers,
-                drain_timeout_s=plan.settings.drain_timeout_s,
-                new_board=lambda: self.totals.create(self._layout),
-            ),
-            self,
-            plan.clock,
-            plan.log,
+    def _front_plan(self, settings: Settings, layout: Layout) -> FrontPlan:
+        return FrontPlan(
+            argv=self._plan.gateway_argv,
+            settings_json=settings.model_dump_json(),
+            keys_file=self._plan.keys_file,
+            workers=layout.workers,
+            drain_timeout_s=settings.drain_timeout_s,
+            new_board=lambda: self.totals.create(layout),
         )
-
-    def _slot_runner(self, slot: GatewaySlot) -> Callable[[], Coroutine[Any, Any, None]]:
-        async def run() -> None:
-            try:
-                await slot.run()
-            except GatewayProcessBroken as exc:
-                self._fail(exc)
-
-        return run
 
     async def _receive_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         wanted = [signal.SIGINT, signal.SIGTERM]
@@ -267,32 +304,44 @@ class Supervisor(SlotEvents):
         with anyio.open_signal_receiver(*wanted) as signals:
             task_status.started()
             async for number in signals:
-                self.stop(signal.Signals(number).name)
+                if number == signal.SIGHUP and self._reloader.possible:
+                    await self._reload_on_signal()
+                else:
+                    self.stop(signal.Signals(number).name)
 
-    async def _take_down(self, slots_done: anyio.Event, actors_done: anyio.Event) -> None:
-        drain_s = self._plan.settings.drain_timeout_s
+    async def _reload_on_signal(self) -> None:
+        try:
+            answer = await self.reload(dry_run=False)
+        except GatewayError as exc:
+            self._said("reload", str(exc), True)
+            return
+        if answer.refused:
+            self._said("reload", answer.refused, True)
+        elif not answer.changes:
+            self._said("reload", "the configuration file says what already runs", False)
+
+    async def _take_down(self, front_done: anyio.Event, workers_done: anyio.Event) -> None:
+        drain_s = self._settings.drain_timeout_s
         began_s = self._plan.clock.monotonic()
         self._plan.watcher.stopping(self._reason)
         self._plan.log.event("stopping", reason=self._reason, drain_timeout_s=drain_s)
         self._draining = True
         self._publish()
-        for slot in self._slots:
-            slot.drain(drain_s)
+        self._roster.shut_down()
+        self._front.drain(drain_s)
         for actor in self.actors.values():
             if actor.status.state not in (WorkerState.READY, WorkerState.DRAINING, WorkerState.UNHEALTHY):
                 actor.command(WorkerCommand.SHUTDOWN, drain_s=0)
-        await self._wait_or_hurry(slots_done, drain_s + LAST_WORDS_S)
-        if not slots_done.is_set():
-            for slot in self._slots:
-                slot.drain(0)
+        await self._wait_or_hurry(front_done, drain_s + LAST_WORDS_S)
+        if not front_done.is_set():
+            self._front.drain(0)
             with anyio.move_on_after(HURRIED_EXIT_S):
-                await slots_done.wait()
-        for slot in self._slots:
-            slot.kill()
+                await front_done.wait()
+        self._front.kill()
         for actor in self.actors.values():
             actor.command(WorkerCommand.SHUTDOWN, drain_s=0)
         left_s = began_s + drain_s + STOP_MARGIN_S - self._plan.clock.monotonic()
-        await self._wait_or_hurry(actors_done, max(left_s, WORKER_STOP_MINIMUM_S))
+        await self._wait_or_hurry(workers_done, max(left_s, WORKER_STOP_MINIMUM_S))
 
     async def _wait_or_hurry(self, event: anyio.Event, limit_s: float) -> None:
         with anyio.move_on_after(limit_s):
@@ -307,28 +356,28 @@ class Supervisor(SlotEvents):
         self._states[status.name] = status.state
         if status.state is WorkerState.READY:
             self._ever_ready.add(status.name)
-            if before is WorkerState.STARTING and status.started_at_s is not None and not status.static:
-                self.start_durations.observe(status.model, status.changed_at_s - status.started_at_s)
-        self._changed.set()
+            if before is WorkerState.STARTING and not status.static:
+                self._plan.on_ready(status.launch_id)
+                first_of_adopted = status.name in self._plan.adopted and not status.restarts
+                if status.started_at_s is not None and not first_of_adopted:
+                    self.start_durations.observe(status.model, status.changed_at_s - status.started_at_s)
+        self._pulse.beat()
 
     async def _publish_changes(self) -> None:
         while True:
             self._publish()
             self._plan.watcher.changed(self.statuses)
             self._judge()
-            await self._changed.wait()
-            self._changed = anyio.Event()
+            await self._pulse.wait()
 
     def _publish(self) -> None:
-        fleet = self.snapshot()
-        for slot in self._slots:
-            slot.publish(fleet)
+        self._front.publish(self.snapshot())
 
     def snapshot(self) -> FleetSnapshot:
         """The fleet as of now, with a version of its own."""
         self._version += 1
         views = [actor.view for actor in self.actors.values()]
-        return build_snapshot(self._version, self._plan.settings, views, created=self._created, draining=self._draining)
+        return build_snapshot(self._version, self._settings, views, created=self._created, draining=self._draining)
 
     def _judge(self) -> None:
         """Is the fleet up, or will it never be?"""
@@ -336,7 +385,7 @@ class Supervisor(SlotEvents):
         if statuses and not self._ever_ready and all(each.state is WorkerState.FAILED for each in statuses):
             self._fail(WorkerStartError(f"no worker could be started. {_reasons(statuses)}", permanent=True))
             return
-        if self._announced or not self._ever_ready or not any(slot.serving for slot in self._slots):
+        if self._announced or not self._ever_ready or not self._front.serving:
             return
         waiting = {each.model for each in statuses if each.state is not WorkerState.FAILED}
         if waiting <= {each.model for each in statuses if each.name in self._ever_ready}:
@@ -355,7 +404,7 @@ class Supervisor(SlotEvents):
         match message:
             case Hello():
                 self._plan.log.event("gateway_process_listening", slot=slot, pid=message.pid)
-                self._changed.set()
+                self._pulse.beat()
             case WorkerFailure():
                 actor = self.actors.get(message.worker)
                 if actor is not None:
@@ -385,11 +434,14 @@ def _reasons(statuses: Sequence[WorkerStatus]) -> str:
     return " ".join(f"{', '.join(workers)}: {reason}" for reason, workers in names.items())
 
 
-async def _all_of(tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]], done: anyio.Event) -> None:
-    """Run all, and say when the last has returned."""
-    async with anyio.create_task_group() as group:
-        for task in tasks:
-            group.start_soon(task)
+def _layout(settings: Settings, workers: Sequence[WorkerSpec]) -> Layout:
+    """The metrics of gateway processes: of the configured models, and their workers in the same order."""
+    return Layout(tuple(settings.models), [(spec.model, spec.name) for spec in workers])
+
+
+async def _then_set(run: Callable[[], Awaitable[None]], done: anyio.Event) -> None:
+    """Run, and say when it has returned."""
+    await run()
     done.set()
 
 

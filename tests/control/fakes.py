@@ -143,6 +143,9 @@ class RecordingWatcher:
     def serving(self) -> None:
         self._tell("serving")
 
+    def said(self, line: str) -> None:
+        self._tell(f"said {line}")
+
     def stopping(self, reason: str) -> None:
         self._tell(f"stopping {reason}")
 

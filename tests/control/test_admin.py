@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,10 +13,14 @@ import pytest
 from gateway.clock import SystemClock
 from gateway.control.admin import TcpGuard, admin_app
 from gateway.control.admin_server import UvicornAdminServer
+from gateway.control.changes import Change, Effect
 from gateway.control.load_book import Load
+from gateway.control.operations import Busy, OperationReport
+from gateway.control.reload import ReloadAnswer
 from gateway.control.scrape import Scraper
 from gateway.control.sockets import listen, listen_unix
 from gateway.control.status_report import StatusReport, model_lines, worker_lines
+from gateway.errors import ConfigurationError
 from gateway.metrics import Layout, StartDurations, Totals
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.actor import WorkerCommand
@@ -36,6 +40,24 @@ class FakeFleet:
         self.totals = Totals()
         self.start_durations = StartDurations()
         self.draining = False
+        self.settings = settings()
+        self.asked: list[object] = []
+        self.answer: ReloadAnswer | Exception = ReloadAnswer(changes=())
+
+    def command(self, name: str, command: WorkerCommand) -> None:
+        self.actors[name].command(command)
+
+    async def reload(self, *, dry_run: bool) -> ReloadAnswer:
+        self.asked.append(dry_run)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def restart(self, models: Collection[str], minimum: int | None) -> OperationReport:
+        if self.asked:
+            raise Busy("a reload is under way")
+        self.asked.append((list(models), minimum))
+        return OperationReport(number=1, name="rolling restart", running=True)
 
     @property
     def statuses(self) -> list[WorkerStatus]:
@@ -264,3 +286,34 @@ async def test_discovery_points_prometheus_at_this_server(tmp_path: Path) -> Non
 
     assert [[f"127.0.0.1:{doors.port}"]] * 2 == [target["targets"] for target in targets]
     assert {"__metrics_path__": "/workers/m-0/metrics", "worker": "m-0", "model": "m"} == targets[0]["labels"]
+
+
+async def test_a_reload_answers_the_difference_and_whether_it_is_applied(tmp_path: Path) -> None:
+    """200 with nothing begun, 202 with an operation, 409 with the sentence of a refusal, 400 for a wrong file."""
+    change = Change("models.m.retries", "2", "3", Effect.GATEWAY)
+    async with served(tmp_path) as doors:
+        doors.fleet.answer = ReloadAnswer(changes=(change,))
+        dry = await doors.unix.post("/reload?dry_run=true")
+        doors.fleet.answer = ReloadAnswer(changes=(change,), operation=OperationReport(1, "reload", running=True))
+        begun = await doors.unix.post("/reload")
+        doors.fleet.answer = ReloadAnswer(changes=(change,), refused="listen.port cannot change")
+        refused = await doors.unix.post("/reload")
+        doors.fleet.answer = ConfigurationError("expected a number", key="listen.port")
+        wrong = await doors.unix.post("/reload")
+
+    assert [200, 202, 409, 400] == [each.status_code for each in (dry, begun, refused, wrong)]
+    assert [True, False, False, False] == doors.fleet.asked
+    assert "models.m.retries" == dry.json()["changes"][0]["key"]
+    assert begun.json()["operation"]["running"]
+    assert "listen.port cannot change" == refused.json()["refused"]
+    assert "listen.port: expected a number" == wrong.json()["error"]["message"]
+
+
+async def test_a_rolling_restart_is_for_known_models_and_one_at_a_time(tmp_path: Path) -> None:
+    async with served(tmp_path) as doors:
+        unknown = await doors.unix.post("/restart?model=x")
+        begun = await doors.unix.post("/restart?model=m&min_available=1")
+        busy = await doors.unix.post("/restart")
+
+    assert [404, 202, 409] == [each.status_code for each in (unknown, begun, busy)]
+    assert [(["m"], 1)] == doors.fleet.asked

@@ -18,7 +18,8 @@ from gateway.clock import SystemClock
 from gateway.config.settings import Settings
 from gateway.control.gateway_process import GatewayProcessBroken
 from gateway.control.state_dir import held
-from gateway.control.supervisor import Supervisor, SupervisorPlan
+from gateway.control.supervisor import Supervisor
+from gateway.control.supervisor_plan import SupervisorPlan
 from gateway.errors import ConfigurationError, GatewayError, PortInUse, WorkerStartError
 from gateway.log import EventLog
 from gateway.types import WorkerAddress, WorkerState

@@ -1,0 +1,218 @@
+"""
+The gateway processes together: one for each listening socket, and those that were replaced and finish their streams.
+
+A replacement is started on the same descriptor while the process before it still accepts, and only when the new one
+has said that it listens does the old one stop accepting. So a change of settings refuses nobody and cuts no stream.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import anyio
+import anyio.abc
+
+from gateway.clock import Clock
+from gateway.control.gateway_process import (
+    EXIT_GRACE_S,
+    GatewayProcessBroken,
+    GatewaySlot,
+    SlotEvents,
+    SlotPlan,
+)
+from gateway.errors import GatewayError
+from gateway.log import EventLog
+from gateway.messages import ToSupervisor
+from gateway.metrics import Board
+from gateway.types import FleetSnapshot
+
+REPLACEMENT_S = 60.0
+"""A new gateway process that does not listen by then is not going to."""
+
+
+class ReplacementFailed(GatewayError):
+    """New gateway processes did not come up with the new settings; the old ones go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPlan:
+    """What gateway processes are started with; see `SlotPlan`."""
+
+    argv: Sequence[str]
+    settings_json: str
+    keys_file: str
+    workers: tuple[tuple[str, str], ...]
+    drain_timeout_s: float
+    new_board: Callable[[], Board]
+
+
+class Front:
+    """
+    Owns all gateway processes. `run` runs them; the other methods leave a wish or read.
+
+    Args:
+        events: Told with a number that no other process of this front has or had.
+        on_broken: A process of a first start never came up.
+    """
+
+    def __init__(
+        self, events: SlotEvents, clock: Clock, log: EventLog, on_broken: Callable[[GatewayProcessBroken], None]
+    ) -> None:
+        self._events = events
+        self._clock = clock
+        self._log = log
+        self._on_broken = on_broken
+        self._numbers = itertools.count()
+        self._listeners: Sequence[socket.socket] = ()
+        self._slots: list[GatewaySlot] = []
+        self._leaving: list[GatewaySlot] = []
+        self._group: anyio.abc.TaskGroup | None = None
+        self._running = 0
+        self._empty = anyio.Event()
+        self._heard = anyio.Event()
+        self._newest: FleetSnapshot | None = None
+        self._ending = False
+
+    @property
+    def slots(self) -> Sequence[GatewaySlot]:
+        """The current process of each listening socket."""
+        return self._slots
+
+    @property
+    def serving(self) -> bool:
+        """Some process listens."""
+        return any(slot.serving for slot in self._slots)
+
+    def open(self, listeners: Sequence[socket.socket], plan: FrontPlan) -> None:
+        """Say which sockets there are and what the processes start with; nothing runs before `run`."""
+        self._listeners = listeners
+        self._slots = [self._slot(index, plan) for index in range(len(listeners))]
+
+    async def run(self) -> None:
+        """Keep the processes running until `drain` or `kill` has ended all of them."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            for slot in self._slots:
+                self._begin(slot, self._on_broken)
+            await self._empty.wait()
+
+    def publish(self, fleet: FleetSnapshot) -> None:
+        """Give all processes, those that leave included, this snapshot; and the next ones too."""
+        self._newest = fleet
+        for slot in (*self._slots, *self._leaving):
+            slot.publish(fleet)
+
+    async def replace(self, plan: FrontPlan) -> None:
+        """
+        New processes with other settings, then the old ones finish their streams (`drain_timeout_s` of the plan).
+
+        Raises ReplacementFailed; the old ones go on as if nothing had been then.
+        """
+        assert self._group is not None, "there is nothing to replace before `run`"
+        fresh = [self._slot(index, plan) for index in range(len(self._listeners))]
+        failures: list[GatewayProcessBroken] = []
+
+        def broken(error: GatewayProcessBroken) -> None:
+            failures.append(error)
+            self._notify()
+
+        for slot in fresh:
+            if self._newest is not None:
+                slot.publish(self._newest)
+            self._begin(slot, broken)
+        with anyio.move_on_after(REPLACEMENT_S):
+            while not failures and not self._ending and not all(slot.serving for slot in fresh):
+                await self._heard.wait()
+        if not all(slot.serving for slot in fresh):
+            for slot in fresh:
+                slot.kill()
+            reason = str(failures[0]) if failures else f"they did not listen within {REPLACEMENT_S:g} s"
+            raise ReplacementFailed(f"gateway processes with the new settings did not come up: {reason}")
+        old, self._slots = self._slots, fresh
+        self._leaving += old
+        for slot in old:
+            slot.drain(plan.drain_timeout_s)
+            self._group.start_soon(self._see_off, slot, plan.drain_timeout_s)
+        if self._ending:
+            for slot in fresh:
+                slot.drain(0)
+
+    def drain(self, deadline_s: float) -> None:
+        """Stop accepting, finish what runs within `deadline_s`; `run` returns then. May be called again, shorter."""
+        self._ending = True
+        self._notify()
+        for slot in (*self._slots, *self._leaving):
+            slot.drain(deadline_s)
+
+    def kill(self) -> None:
+        """End all processes now."""
+        self._ending = True
+        self._notify()
+        for slot in (*self._slots, *self._leaving):
+            slot.kill()
+
+    def _slot(self, index: int, plan: FrontPlan) -> GatewaySlot:
+        return GatewaySlot(
+            SlotPlan(
+                slot=index,
+                listener=self._listeners[index],
+                argv=plan.argv,
+                settings_json=plan.settings_json,
+                keys_file=plan.keys_file,
+                workers=plan.workers,
+                drain_timeout_s=plan.drain_timeout_s,
+                new_board=plan.new_board,
+            ),
+            _Numbered(next(self._numbers), self._events, self._notify),
+            self._clock,
+            self._log,
+        )
+
+    def _begin(self, slot: GatewaySlot, on_broken: Callable[[GatewayProcessBroken], None]) -> None:
+        assert self._group is not None
+        self._running += 1
+        self._group.start_soon(self._keep, slot, on_broken)
+
+    async def _keep(self, slot: GatewaySlot, on_broken: Callable[[GatewayProcessBroken], None]) -> None:
+        try:
+            await slot.run()
+        except GatewayProcessBroken as exc:
+            on_broken(exc)
+        finally:
+            self._running -= 1
+            if slot in self._leaving:
+                self._leaving.remove(slot)
+            self._notify()
+            if not self._running:
+                self._empty.set()
+
+    async def _see_off(self, slot: GatewaySlot, deadline_s: float) -> None:
+        """A process that does not leave by its deadline is of no use to anybody."""
+        with anyio.move_on_after(deadline_s + EXIT_GRACE_S):
+            while slot in self._leaving:
+                await self._heard.wait()
+        slot.kill()
+
+    def _notify(self) -> None:
+        heard, self._heard = self._heard, anyio.Event()
+        heard.set()
+
+
+class _Numbered:
+    """Passes a slot's events on under a number of its own: two processes may share a slot for a while."""
+
+    def __init__(self, number: int, events: SlotEvents, notify: Callable[[], None]) -> None:
+        self._number = number
+        self._events = events
+        self._notify = notify
+
+    def message(self, slot: int, message: ToSupervisor) -> None:
+        self._events.message(self._number, message)
+        self._notify()
+
+    def gone(self, slot: int, board: Board) -> None:
+        self._events.gone(self._number, board)
+        self._notify()
