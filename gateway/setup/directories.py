@@ -47,5 +47,6 @@ def _directory(environ: Mapping[str, str], own: str, xdg: str, below_home: str) 
     if environ.get("HOME", "").startswith("/"):
         return Path(environ["HOME"]) / below_home / APPLICATION
     raise EnvironmentProblem(
-        f"no directory to keep files in: HOME, {xdg} and {own} are unset", fix=f"export {own}=/path/to/a/folder"
+        f"no directory to keep files in: HOME, {xdg} and {own} are unset",
+        fix="export HOME=/path/to/a/folder, or both GATEWAY_CACHE_DIR and GATEWAY_STATE_DIR",
     )

@@ -28,8 +28,11 @@ def test_own_variables_win_over_xdg_over_home(environ: dict[str, str], cache: st
 
 def test_nothing_to_go_by_is_an_error_that_names_the_variables() -> None:
     """Never a guess such as the working directory."""
-    with pytest.raises(EnvironmentProblem, match=r"HOME, XDG_CACHE_HOME and GATEWAY_CACHE_DIR are unset"):
+    with pytest.raises(EnvironmentProblem, match=r"HOME, XDG_CACHE_HOME and GATEWAY_CACHE_DIR are unset") as caught:
         directories({})
+
+    # Whoever sets only the first would be sent back once more for the second.
+    assert all(name in caught.value.fix for name in ("HOME", "GATEWAY_CACHE_DIR", "GATEWAY_STATE_DIR"))
 
 
 def test_an_own_directory_must_be_absolute() -> None:
