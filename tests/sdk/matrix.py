@@ -107,10 +107,12 @@ async def run_client(client: str, command: Sequence[str], home: Path) -> Results
     return results
 
 
-async def ask_with(client: str, urls: Sequence[str], home: Path, *, model: str, operations: Sequence[str]) -> Results:
-    """Some operations of a client against servers that run already, for `model`."""
+async def ask_with(
+    client: str, urls: Sequence[str], home: Path, *, model: str, key: str, operations: Sequence[str]
+) -> Results:
+    """Some operations of a client against servers that run already, for `model` and with an API key they all take."""
     results = Results()
-    environ = client_environment(home, SDK_MODEL=model, SDK_OPERATIONS=",".join(operations))
+    environ = client_environment(home, SDK_MODEL=model, SDK_API_KEY=key, SDK_OPERATIONS=",".join(operations))
     await _run(client, [*command_of(client), *urls], environ, home, results)
     return results
 

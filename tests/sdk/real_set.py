@@ -29,7 +29,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens"
 _NO_TEXT = ("count_tokens", "error_404")
 
 
-def run_real_set(client: str, base_url: str, worker_url: str, model: str, home: Path) -> None:
+def run_real_set(client: str, base_url: str, worker_url: str, worker_key: str, model: str, home: Path) -> None:
     """
     Run a client's set against the worker and the gateway before it; raises AssertionError where they differ.
 
@@ -37,10 +37,13 @@ def run_real_set(client: str, base_url: str, worker_url: str, model: str, home: 
         client: A key of `REAL_OPERATIONS`; the test is skipped, saying why, where it cannot run.
         base_url: The gateway, without `/v1`.
         worker_url: One of its workers, without `/v1`.
+        worker_key: The key which that worker asks for; the gateway, open or with this key, is sent the same.
         model: Its public name, which is the worker's own.
         home: An empty folder for the client.
     """
-    asked = ask_with(client, (worker_url, base_url), home, model=model, operations=REAL_OPERATIONS[client])
+    asked = ask_with(
+        client, (worker_url, base_url), home, model=model, key=worker_key, operations=REAL_OPERATIONS[client]
+    )
     results: Results = asyncio.run(asked)
     assert set(REAL_OPERATIONS[client]) == set(results.by_operation)
     for operation, (direct, through) in results.by_operation.items():

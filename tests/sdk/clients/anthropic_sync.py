@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from anthropic import Anthropic, AnthropicError
-from operations import MODEL, TIMEOUT_S, dumped, partly, run
+from operations import API_KEY, MODEL, TIMEOUT_S, dumped, partly, run
 from operations import ask as ask_chat
 
 
 def sdk(base_url: str, retries: int = 0) -> Anthropic:
-    return Anthropic(base_url=base_url, api_key="unused", max_retries=retries, timeout=TIMEOUT_S)
+    return Anthropic(base_url=base_url, api_key=API_KEY, max_retries=retries, timeout=TIMEOUT_S)
 
 
 def ask(scenario: str) -> dict[str, Any]:

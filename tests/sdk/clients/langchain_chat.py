@@ -7,12 +7,12 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai import OpenAIError
-from operations import MODEL, TIMEOUT_S, TOOLS, dumped, partly, partly_async, run
+from operations import API_KEY, MODEL, TIMEOUT_S, TOOLS, dumped, partly, partly_async, run
 
 
 def llm(base_url: str, *, model: str = MODEL, retries: int = 0, **more: Any) -> ChatOpenAI:
     settings = {"max_retries": retries, "timeout": TIMEOUT_S, "temperature": 0, "max_tokens": 64, **more}
-    return ChatOpenAI(base_url=f"{base_url}/v1", api_key="unused", model=model, **settings)
+    return ChatOpenAI(base_url=f"{base_url}/v1", api_key=API_KEY, model=model, **settings)
 
 
 def shown(message: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def several(base_url: str) -> Any:
 
 def embeddings(base_url: str) -> Any:
     client = OpenAIEmbeddings(
-        base_url=f"{base_url}/v1", api_key="unused", model=MODEL, check_embedding_ctx_length=False, max_retries=0
+        base_url=f"{base_url}/v1", api_key=API_KEY, model=MODEL, check_embedding_ctx_length=False, max_retries=0
     )
     return client.embed_documents(["plain", "plain"])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import litellm
 from openai import OpenAIError
-from operations import MODEL, TIMEOUT_S, TOOLS, ask, partly, partly_async, run
+from operations import API_KEY, MODEL, TIMEOUT_S, TOOLS, ask, partly, partly_async, run
 
 litellm.suppress_debug_info = True
 litellm.telemetry = False
@@ -18,7 +18,7 @@ def where(base_url: str, model: str = MODEL, retries: int = 0) -> dict[str, Any]
     return {
         "model": f"openai/{model}",
         "api_base": f"{base_url}/v1",
-        "api_key": "unused",
+        "api_key": API_KEY,
         "timeout": TIMEOUT_S,
         "max_retries": retries,
     }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from openai import OpenAI, OpenAIError
-from operations import MODEL, TIMEOUT_S, TOOLS, ask, dumped, partly, run
+from operations import API_KEY, MODEL, TIMEOUT_S, TOOLS, ask, dumped, partly, run
 
 
 def sdk(base_url: str, retries: int = 0) -> OpenAI:
-    return OpenAI(base_url=f"{base_url}/v1", api_key="unused", max_retries=retries, timeout=TIMEOUT_S)
+    return OpenAI(base_url=f"{base_url}/v1", api_key=API_KEY, max_retries=retries, timeout=TIMEOUT_S)
 
 
 def streamed(base_url: str, scenario: str, **more: Any) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """
 How a client program of the matrix runs and reports: `python PROGRAM.py BASE_URL...`, one JSON line per result.
 
-SDK_MODEL is the model to ask for (default `sim`), SDK_OPERATIONS names those to run, with commas (default: all).
+SDK_MODEL is the model to ask for (default `sim`), SDK_API_KEY the key to send, SDK_OPERATIONS names the operations to
+run, with commas (default: all).
 
 Imported by the programs beside it, which run in the environment of the SDKs: standard library only.
 """
@@ -19,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 MODEL = os.environ.get("SDK_MODEL", "sim")
+API_KEY = os.environ.get("SDK_API_KEY", "unused")
 TIMEOUT_S = 30.0
 TOOL_NAMES = ("get_weather", "get_time")
 TOOLS = [

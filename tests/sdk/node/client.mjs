@@ -1,5 +1,6 @@
 // openai-node. `node client.mjs MODULES BASE_URL...`: MODULES is the folder with node_modules; one JSON line per result.
-// SDK_MODEL is the model to ask for (default `sim`), SDK_OPERATIONS names those to run, with commas (default: all).
+// SDK_MODEL is the model to ask for (default `sim`), SDK_API_KEY the key to send, SDK_OPERATIONS names the operations to
+// run, with commas (default: all).
 
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -14,7 +15,7 @@ const TOOLS = ["get_weather", "get_time"].map((name) => ({
 }));
 
 const sdk = (url, maxRetries = 0) =>
-  new OpenAI({ baseURL: `${url}/v1`, apiKey: "unused", maxRetries, timeout: TIMEOUT_MS });
+  new OpenAI({ baseURL: `${url}/v1`, apiKey: process.env.SDK_API_KEY ?? "unused", maxRetries, timeout: TIMEOUT_MS });
 
 const ask = (scenario, more = {}) => ({
   model: MODEL,
