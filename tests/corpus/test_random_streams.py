@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pytest
 
@@ -77,29 +78,42 @@ def named_case(random_: random.Random, family: str) -> tuple[str, list[bytes], b
     return ending, events, told if ending == "told" else b"", hidden
 
 
-def case(seed: int) -> Case:
-    """A stream with its cuts: into chunks of random sizes, and these into writes."""
-    random_ = random.Random(seed)
-    family = random_.choice(["chat", "chat", "responses", "messages"])
-    ending, events, told, hidden = chat_case(random_) if family == "chat" else named_case(random_, family)
-    line_end = random_.choice([b"\n", b"\r\n", b"\r"])
-    good, told, hidden = (part.replace(b"\n", line_end) for part in (b"".join(events), told, hidden))
-    wire = good + told + hidden
+def in_pieces(wire: bytes, random_: random.Random) -> list[bytes]:
+    """Cut at random."""
     pieces = []
     smallest = max(1, len(wire) // 2000)
     while wire:
         size = random_.choice([smallest, 2 * smallest, 17 * smallest, 1000, 30_000, len(wire)])
         pieces.append(wire[:size])
         wire = wire[size:]
-    body = b"".join(map(chunk, pieces))
-    every = random_.choice([0, 0, max(1, len(body) // 1000), 100, 4096])
+    return pieces
+
+
+def case(seed: int) -> Case:
+    """A stream with its cuts: into HTTP chunks, by events as workers do or at random, and these into writes."""
+    random_ = random.Random(seed)
+    family = random_.choice(["chat", "chat", "responses", "messages"])
+    ending, events, told, hidden = chat_case(random_) if family == "chat" else named_case(random_, family)
+    line_end = random_.choice([b"\n", b"\n", b"\r\n", b"\r"])
+    events = [event.replace(b"\n", line_end) for event in events]
+    told, hidden = told.replace(b"\n", line_end), hidden.replace(b"\n", line_end)
+    good = b"".join(events)
+    if random_.random() < 0.5:
+        chunks = [chunk(piece) for piece in (*events, told, hidden) if piece]
+        edges = list(accumulate(map(len, chunks)))
+        body = b"".join(chunks)
+        cuts = tuple(sorted(random_.sample(edges, random_.randrange(len(edges)))))
+        sent = Send(body if ending == "reset" else body + LAST_CHUNK, cuts=cuts)
+    else:
+        body = b"".join(map(chunk, in_pieces(good + told + hidden, random_)))
+        every = random_.choice([0, 0, max(1, len(body) // 1000), 100, 4096])
+        sent = Send(body if ending == "reset" else body + LAST_CHUNK, every=every)
     head = Send(response_head(200, (*EVENT_STREAM, ("transfer-encoding", "chunked"))))
-    if ending == "reset":
-        return Case(family, ending, good, told, (head, Send(body, every=every), Gate("cut"), Reset()))
-    return Case(family, ending, good, told, (head, Send(body + LAST_CHUNK, every=every)))
+    script = (head, sent, Gate("cut"), Reset()) if ending == "reset" else (head, sent)
+    return Case(family, ending, good, told, script)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(120))
 async def test_c05_random_streams_end_honestly(relay: Relay, seed: int) -> None:
     """Good events byte for byte; behind them nothing, the worker's own error, or exactly one of ours and no marker."""
     made = case(seed)
