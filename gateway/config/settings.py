@@ -86,7 +86,11 @@ class Launch(Section):
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
     """GPUs one worker spans. Must divide the model's attention heads."""
     gpus: list[int] | None = None
-    """Exact GPU indices (PCI bus order) that the replicas share out in order; unset: assigned by the supervisor."""
+    """Exact GPU indices (PCI bus order) that the replicas share out in order; unset: assigned by the supervisor, which
+    also replaces a GPU that fails."""
+    mig_devices: list[str] | None = None
+    """UUIDs of MIG slices (`MIG-...`), one worker on each in order, instead of whole GPUs; `tensor_parallel_size` must
+    be 1. The only way in which slices are used."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """Fraction of the GPU's total memory vLLM reserves at start. Too high: out of memory; too low: small KV cache."""
     kv_cache_memory_bytes: int | str | None = None
@@ -124,9 +128,19 @@ class Launch(Section):
     env: dict[str, str] = Field(default_factory=dict)
     """Extra environment variables of the worker."""
     start_timeout_s: PositiveSeconds = 1800
-    """A start that has not finished by then is killed."""
+    """A start that has not finished by then, and makes no progress any more, is killed; after four times as long in any
+    case."""
     cpu_kv_cache_gib: Annotated[int, Field(ge=1)] = 1
     """KV cache per worker in GiB when the engine runs on the CPU."""
+
+    @model_validator(mode="after")
+    def _slices(self) -> Launch:
+        if self.mig_devices is not None:
+            if self.gpus is not None or self.tensor_parallel_size > 1:
+                raise ValueError("mig_devices goes without gpus and with tensor_parallel_size: 1")
+            if not self.mig_devices or not all(device.startswith("MIG-") for device in self.mig_devices):
+                raise ValueError("mig_devices wants UUIDs that begin with MIG- (nvidia-smi -L lists them)")
+        return self
 
 
 class Timeouts(Section):

@@ -18,6 +18,7 @@ from gateway.types import WorkerAddress
 from gateway.workers.platform import start_ticks
 from gateway.workers.process import session_listens, session_members
 from gateway.workers.services import EXIT_UNKNOWN, WorkerProcess
+from gateway.workers.shared_memory import remove_segments, segments_of
 
 _POLL_S = 0.1
 _SWEEP_INTERVAL_S = 0.05
@@ -62,6 +63,7 @@ class AdoptedProcess:
         self._ticks = ticks
         self._clock = clock
         self._descriptor: int | None = None
+        self._segments = segments_of(session_members(pid))
         self._waiting = 0
         self._ended = False
         if sys.platform == "linux":
@@ -113,7 +115,8 @@ class AdoptedProcess:
                 os.kill(self._pid, signal.SIGTERM)
 
     def kill_group(self) -> None:
-        if self._members():
+        if members := self._members():
+            self._segments |= segments_of(members)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
 
@@ -126,6 +129,7 @@ class AdoptedProcess:
             if self._clock.monotonic() >= until_s:
                 return left
             await anyio.sleep(_SWEEP_INTERVAL_S)
+        remove_segments(self._segments)
         self._ended = True
         if not self._waiting:  # an event loop must not lose a descriptor that it watches
             self.close()

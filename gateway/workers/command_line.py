@@ -60,8 +60,8 @@ class CommandLine:
     """
     Argument list and complete environment of a worker; the environment holds its key, so it is never printed.
 
-    What a launch record needs besides: `launch_id` (as in the worker's status), `address`, `gpus`, `fingerprint` (what the
-    configuration asks, as a digest) and `scratch_dir` (the launch's own TMPDIR).
+    What a launch record needs besides: `launch_id` (as in the worker's status), `address`, `gpus`, `fingerprint` (what
+    the configuration asks, as a digest) and `scratch_dir` (the launch's own TMPDIR).
     """
 
     argv: tuple[str, ...]
@@ -118,6 +118,7 @@ def fingerprint(spec: WorkerSpec) -> str:
         str(spec.engine_python),
         spec.variant,
         spec.launch.gpus,
+        spec.mig_device,
         spec.launch.transport,
         spec.cpus,
         spec.launch.cpu_kv_cache_gib if spec.variant == "cpu" else None,
@@ -188,7 +189,9 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
     }
     if spec.variant == "cuda":
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        if spec.gpus:
+        if spec.mig_device:
+            environment["CUDA_VISIBLE_DEVICES"] = spec.mig_device
+        elif spec.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpus))
     else:
         if spec.launch.kv_cache_memory_bytes is None:

@@ -164,6 +164,12 @@ _RULES = (
         permanent=False,
     ),
     _rule(
+        "gpu_fault",
+        r"(?P<what>CUDA error: (?!out of memory)[^;]+|NCCL error[^;]*|uncorrectable ECC error|Xid \(?\S+)",
+        "The GPU or its driver failed ({what}); see `dmesg` and nvidia-smi.",
+        permanent=False,
+    ),
+    _rule(
         "out_of_gpu_memory",
         r"OutOfMemoryError|CUDA out of memory",
         "The GPU ran out of memory; lower models.{model}.launch.gpu_memory_utilization or max_num_seqs.",
@@ -201,8 +207,14 @@ _RULES = (
     ),
 )  # fmt: skip
 
-_AT_RUN_TIME = frozenset({"out_of_gpu_memory", "out_of_memory", "disk_full"})
-"""What may also happen to a worker that served; these sentences use `{model}` alone."""
+BAD_FLAG = "bad_flag"
+MAYBE_THE_GPU = frozenset(
+    {"start_failed", "start_timeout", "gpu_fault", "out_of_gpu_memory", "gpu_busy", "warm_up", "exited", "hung"}
+)
+"""Reasons of a failed start that may lie in the GPU; all others lie in the configuration, the model or the machine."""
+
+_AT_RUN_TIME = frozenset({"gpu_fault", "out_of_gpu_memory", "out_of_memory", "disk_full"})
+"""What may also happen to a worker that served; these sentences use `{model}` and the rule's own groups alone."""
 
 _GENERIC = re.compile(r"Engine core initialization failed")
 _ERROR = re.compile(r"(?:^|\s)(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|NotFound)\b:? .*|Value error, .*)$")
@@ -262,8 +274,9 @@ def classify_crash(lines: Sequence[str], *, model: str, exit_status: int | None)
         if rule.reason not in _AT_RUN_TIME:
             continue
         for line in lines:
-            if rule.pattern.search(line):
-                return StartFailure(rule.reason, rule.sentence.format(model=model), False, line.strip())
+            if match := rule.pattern.search(line):
+                sentence = rule.sentence.format(model=model, **match.groupdict())
+                return StartFailure(rule.reason, sentence, False, line.strip())
     how = "ended" if exit_status is None else describe_exit(exit_status)
     cause = root_cause(lines)
     return StartFailure(

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 
-from gateway.errors import GatewayError, WorkerStartError
+from gateway.errors import ConfigurationError, GatewayError, WorkerStartError
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.adoption import Adoption
 from gateway.workers.board import StatusBoard
 from gateway.workers.command_line import command_line
-from gateway.workers.failures import StartFailure, classify_crash
-from gateway.workers.inbox import Inbox, Order, first
+from gateway.workers.failures import BAD_FLAG, MAYBE_THE_GPU, StartFailure, classify_crash
+from gateway.workers.inbox import Inbox, Order, WorkerCommand, first
 from gateway.workers.lifecycle import LifeEvent
+from gateway.workers.log_file import LogFile
 from gateway.workers.log_tail import LogTail
 from gateway.workers.phases import LAUNCHED
-from gateway.workers.services import Prober, WorkerProcess, WorkerServices
+from gateway.workers.scratch import make_scratch, remove_scratch
+from gateway.workers.services import GpuLease, Prober, WorkerProcess, WorkerServices
 from gateway.workers.serving import EXITED, Serving
 from gateway.workers.spec import WorkerSpec
 from gateway.workers.starting import StartFailed, Starting
+
+Answer = TypeVar("Answer")
 
 TERM_DEADLINE_S = 15.0
 """From SIGTERM to SIGKILL: an idle worker takes three to ten seconds to go."""
@@ -62,13 +67,16 @@ class LaunchRun:
         self._services = services
         self._board = board
         self._inbox = inbox
-        self._log_file = spec.log_dir / f"{spec.name}.log"
-        self._tail = LogTail(self._log_file)
+        self._log = LogFile(spec.log_dir, spec.name)
+        self._tail = LogTail(self._log.path)
+        self._optional_flags: frozenset[str] = frozenset()
         # What is held, and given back at the end:
         self._port: int | None = None
         self._socket: Path | None = None
         self._process: WorkerProcess | None = None
         self._prober: Prober | None = None
+        self._lease: GpuLease | None = None
+        self._scratch: Path | None = None
         self.serving: Serving | None = None
 
     async def run(self) -> Ending:
@@ -79,6 +87,7 @@ class LaunchRun:
         """
         try:
             ending = await self._live()
+            await self._give_gpus_back(ending)
             self._inbox.forget_exit()
         except BaseException:
             # Limited, because a process that hangs in the kernel must not keep the supervisor from its own end.
@@ -89,18 +98,25 @@ class LaunchRun:
 
     async def _live(self) -> Ending:
         try:
-            address, process, prober = await self._launch()
+            launched = await self._launch()
+        except StartFailed as failed:
+            await self._bring_down(LifeEvent.FALL, graceful=False)
+            return Ending(failure=failed.failure)
         except (GatewayError, OSError) as exc:
             await self._bring_down(LifeEvent.FALL, graceful=False)
             permanent = isinstance(exc, WorkerStartError) and exc.permanent
             return Ending(failure=StartFailure("cannot_launch", f"The worker was not started: {exc}.", permanent))
+        if isinstance(launched, Order):
+            await self._bring_down(LifeEvent.END, graceful=False)
+            return Ending(order=launched)
+        address, process, prober = launched
         async with anyio.create_task_group() as group:
             group.start_soon(self._tell_exit, process)
             ending = await self._start_and_serve(address, process, prober)
             group.cancel_scope.cancel()
         return ending
 
-    async def _launch(self) -> tuple[WorkerAddress, WorkerProcess, Prober]:
+    async def _launch(self) -> tuple[WorkerAddress, WorkerProcess, Prober] | Order:
         spec, services, adopted = self._spec, self._services, self._adopted
         now_s = services.clock.monotonic()
         launch_id = adopted.launch_id if adopted else services.new_launch_id()
@@ -113,25 +129,86 @@ class LaunchRun:
             started_at_s=now_s if adopted is None or adopted.started_at_s is None else adopted.started_at_s,
             phase=LAUNCHED.words,
             progress=LAUNCHED.progress,
-            log_file=str(self._log_file),
+            log_file=str(self._log.path),
             max_model_len=None,
             engine_version="",
         )
         if adopted is not None:
             address = self._take_over(adopted)
         else:
+            ready = await self._prepare()
+            if isinstance(ready, Order):
+                return ready
             address = self._reserve_address()
-            self._set_old_log_aside()
-            command = command_line(spec, address, services.environ, launch_id=launch_id)
-            self._process = await services.launcher.launch(command, self._log_file)
+            self._log.set_aside()
+            self._scratch = make_scratch(spec.runtime_dir, launch_id, services.environ)
+            command = command_line(
+                ready,
+                address,
+                services.environ,
+                known_flags=self._optional_flags,
+                launch_id=launch_id,
+                scratch_dir=self._scratch,
+            )
+            self._board.show(LAUNCHED)
+            self._process = await services.launcher.launch(command, self._log.path)
         assert self._process is not None
         self._prober = services.prober(address, spec.api_key, spec.model)
         self._board.set(address=address, pid=self._process.pid)
         return address, self._process, self._prober
 
+    async def _prepare(self) -> WorkerSpec | Order:
+        """
+        What a launch needs besides a process: the blessing of the preflight, the engine's flags, and GPUs; the
+        specification with the GPUs that it got, or the order that came meanwhile.
+
+        Raises:
+            StartFailed: the preflight found something.
+        """
+        spec, services = self._spec, self._services
+        if services.preflight is not None:
+            preflight = services.preflight
+            problems = await self._unless_ordered(lambda: preflight(spec))
+            if isinstance(problems, Order):
+                return problems
+            if problems:
+                raise StartFailed(_refused(problems[0]))
+        if services.flags is not None:
+            flags = services.flags
+            known = await self._unless_ordered(lambda: flags.known(spec.engine_python))
+            if isinstance(known, Order):
+                return known
+            self._optional_flags = known
+        if services.gpus is not None and spec.variant == "cuda" and not spec.mig_device:
+            gpus = services.gpus
+            lease = await self._unless_ordered(lambda: gpus.acquire(spec, self._show_waiting))
+            if isinstance(lease, Order):
+                return lease
+            self._lease = lease
+            self._board.set(gpus=lease.gpus)
+            return replace(spec, gpus=lease.gpus)
+        return spec
+
+    async def _unless_ordered(self, question: Callable[[], Awaitable[Answer]]) -> Answer | Order:
+        """The answer, or the order that came before it."""
+        while True:
+            order = self._inbox.take()
+            if order is not None and order.command is not WorkerCommand.START:
+                return order
+            answered = await self._inbox.unless_urgent(question)
+            if answered is not None:
+                return answered.value
+
+    def _show_waiting(self, sentence: str) -> None:
+        self._board.set(phase=sentence, progress=None)
+
     def _take_over(self, adopted: Adoption) -> WorkerAddress:
         """Hold what the running worker holds, instead of launching one."""
         self._process = adopted.process
+        self._scratch = adopted.scratch_dir
+        if self._services.gpus is not None and adopted.gpus:
+            self._lease = self._services.gpus.adopt(self._spec, adopted.gpus)
+            self._board.set(gpus=adopted.gpus)
         if adopted.address.uds:
             self._socket = Path(adopted.address.uds)
         else:
@@ -153,12 +230,15 @@ class LaunchRun:
             # Read before the kill: our own signal is not how the worker ended.
             status = process.returncode
             await self._bring_down(LifeEvent.FALL, graceful=False)
-            return Ending(failure=failed.failure or starting.failure(status, timed_out=failed.timed_out))
+            cause = failed.failure or starting.failure(status, timed_out=failed.timed_out)
+            return Ending(failure=self._without_flags(cause))
         if isinstance(begun, Order):
             await self._bring_down(LifeEvent.END, graceful=False)
             return Ending(order=begun)
 
-        self.serving = Serving(*parts)
+        if self._lease is not None:
+            self._lease.served()
+        self.serving = Serving(*parts, self._log)
         self._board.follow(
             LifeEvent.WARM,
             phase="",
@@ -188,12 +268,17 @@ class LaunchRun:
                 process.terminate()
                 await self._wait_for_exit(process)
             process.kill_group()
-            await self._sweep(process)
+            if not await self._sweep(process):
+                # Something of it lives, and may hold the GPUs for as long as the machine is up.
+                self._lease = None
             self._process = None
         if self._prober is not None:
             await self._prober.aclose()
             self._prober = None
         self._tail.drain()
+        if self._scratch is not None:
+            remove_scratch(self._scratch)
+            self._scratch = None
         if self._port is not None:
             self._services.ports.release(self._port)
             self._port = None
@@ -206,9 +291,10 @@ class LaunchRun:
         """Until the API server is gone, TERM_DEADLINE_S have passed, or somebody asks again for its end."""
         await first(lambda: self._services.sleep(TERM_DEADLINE_S), process.wait, self._inbox.ending)
 
-    async def _sweep(self, process: WorkerProcess) -> None:
+    async def _sweep(self, process: WorkerProcess) -> bool:
         """
-        Until no process of the session is left, however long that takes: what it holds is not free before.
+        Until no process of the session is left, however long that takes: what it holds is not free before. False when
+        somebody asked for an end of the wait.
 
         A process that SIGKILL does not end hangs in the kernel (a GPU driver, a dead file server).
         """
@@ -219,8 +305,34 @@ class LaunchRun:
                 last_failure=f"Process {pids} does not die from SIGKILL: it hangs in the kernel; see `dmesg`.",
             )
             if self._inbox.ending_waits():
-                return
+                return False
             await self._services.sleep(SWEEP_AGAIN_S)
+        return True
+
+    async def _give_gpus_back(self, ending: Ending) -> None:
+        """After a start that failed for a reason that may be theirs, with a word against them."""
+        if self._lease is None:
+            return
+        failure = ending.failure
+        if failure is not None and ending.served_s is None and failure.reason in MAYBE_THE_GPU:
+            self._lease.start_failed(failure.root_cause or failure.sentence)
+        self._board.set(phase=f"waiting for the memory of GPU {', '.join(map(str, self._lease.gpus))}")
+        await self._lease.release()
+        self._lease = None
+        self._board.set(phase="", gpus=self._spec.gpus)
+
+    def _without_flags(self, failure: StartFailure) -> StartFailure:
+        """An optional flag of ours that the engine refused is not given again, and is no reason to give up."""
+        refused = frozenset(flag for flag in self._optional_flags if flag in failure.root_cause)
+        if failure.reason != BAD_FLAG or not refused or self._services.flags is None:
+            return failure
+        self._services.flags.forget(self._spec.engine_python, refused)
+        return replace(
+            failure,
+            permanent=False,
+            sentence=f"The engine does not know {', '.join(sorted(refused))}, which it can do without; it is started "
+            "again without it.",
+        )
 
     def _reserve_address(self) -> WorkerAddress:
         if self._spec.launch.transport == "tcp":
@@ -244,14 +356,6 @@ class LaunchRun:
         self._socket = socket
         return WorkerAddress(uds=str(socket))
 
-    def _set_old_log_aside(self) -> None:
-        """Keep the output of the launch before, so that a crash can be read after the restart."""
-        try:
-            self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                self._log_file.replace(self._log_file.with_suffix(".previous.log"))
-        except OSError as exc:
-            raise WorkerStartError(
-                f"the worker's log {self._log_file} cannot be made: {exc.strerror}",
-                fix=f"make {self._log_file.parent} writable",
-            ) from exc
+
+def _refused(problem: ConfigurationError) -> StartFailure:
+    return StartFailure("refused", f"The worker was not started. {problem}.", permanent=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from pathlib import Path
@@ -29,6 +30,8 @@ class LogTail:
         """New complete lines, empty ones left out; nothing while the file does not exist."""
         try:
             with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._offset = 0  # it was cut
                 file.seek(self._offset)
                 data = file.read(_CHUNK_BYTES)
         except FileNotFoundError:
@@ -49,10 +52,14 @@ class LogTail:
         except FileNotFoundError:
             self._offset = 0
 
-    def drain(self) -> None:
-        """Read to the end, once the writers are gone; an unfinished last line counts."""
+    def catch_up(self) -> None:
+        """Read all complete lines that there are."""
         while self.read():
             pass
+
+    def drain(self) -> None:
+        """Read to the end, once the writers are gone; an unfinished last line counts."""
+        self.catch_up()
         if self._partial.strip():
             self.last_lines.append(self._partial.decode("utf-8", "replace"))
             self._partial = b""

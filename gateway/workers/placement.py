@@ -39,18 +39,19 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one worker gets: GPU indices, or cores."""
+    """What one worker gets: GPU indices, a MIG slice, or cores."""
 
     gpus: tuple[int, ...] = ()
     cpus: tuple[int, ...] = ()
+    mig_device: str = ""
 
 
 def place(wanted: Sequence[tuple[str, Model, Literal["cpu", "cuda"]]], machine: Machine) -> dict[str, tuple[Slot, ...]]:
     """
     Slots of every model's replicas, by model name.
 
-    GPUs that the configuration lists go to the replicas in order. Otherwise each worker takes the least used free GPUs,
-    the one with most free memory first.
+    GPUs and MIG slices that the configuration lists go to the replicas in order, a slice to one worker only. Otherwise
+    each worker takes the least used free GPUs, the one with most free memory first.
 
     Two or more CPU workers get disjoint cores, because vLLM's own binding puts two workers on the same core of a small
     machine. One CPU worker alone is left to vLLM, and so are tensor parallel ones (they would need a set per rank) and
@@ -63,14 +64,30 @@ def place(wanted: Sequence[tuple[str, Model, Literal["cpu", "cuda"]]], machine: 
     cpu_workers = sum(model.launched for _, model, variant in wanted if variant == "cpu")
     core_sets = _split(machine.cores, cpu_workers) or _split(machine.cpus, cpu_workers)
     slots: dict[str, tuple[Slot, ...]] = {}
+    slices: set[str] = set()
     for name, model, variant in wanted:
-        if variant == "cuda":
+        if variant == "cuda" and model.launch.mig_devices is not None:
+            slots[name] = _slices(name, model, model.launch.mig_devices, slices)
+        elif variant == "cuda":
             slots[name] = tuple(Slot(gpus=_take(name, model, index, machine, load)) for index in range(model.launched))
         else:
             mine, core_sets = core_sets[: model.launched], core_sets[model.launched :]
             bind = model.launch.tensor_parallel_size == 1 and len(mine) == model.launched
             slots[name] = tuple(Slot(cpus=mine[index] if bind else ()) for index in range(model.launched))
     return slots
+
+
+def _slices(name: str, model: Model, devices: Sequence[str], taken: set[str]) -> tuple[Slot, ...]:
+    """A slice for each replica; adds them to `taken`."""
+    mine = devices[: model.launched]
+    again = [device for device in mine if device in taken or mine.count(device) > 1]
+    if len(mine) < model.launched or again:
+        what = f"{again[0]} would serve two workers" if again else f"{model.launched} workers, {len(mine)} slices"
+        raise ConfigurationError(
+            f"every worker needs a MIG slice of its own: {what}", key=f"models.{name}.launch.mig_devices"
+        )
+    taken.update(mine)
+    return tuple(Slot(mig_device=device) for device in mine)
 
 
 def _take(name: str, model: Model, replica: int, machine: Machine, load: dict[int, int]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import httpx
 
 from gateway.types import WorkerAddress
 from gateway.workers.services import ModelFacts, ProbeFailure
+from gateway.workers.warm_up import Feature
 
 _ITERATIONS = "vllm:iteration_tokens_total_count"
 _FACTS_TIMEOUT_S = 10.0
@@ -75,6 +76,15 @@ class HttpProber:
             if response.status_code not in _OTHER_KIND:
                 raise ProbeFailure(f"a one-token request was answered {response.status_code}: {response.text[:200]}")
             self._routes = self._routes[1:]
+
+    async def try_feature(self, feature: Feature, timeout_s: float) -> bool:
+        response = await self._request("POST", feature.path, timeout_s=timeout_s, body=feature.body)
+        if 400 <= response.status_code < 500:
+            return False
+        if response.status_code != 200:
+            raise ProbeFailure(f"the first request for {feature.name} was answered {response.status_code}")
+        _refuse_aborted(_json(response, feature.path))
+        return True
 
     async def iterations(self) -> float | None:
         response = await self._request("GET", "/metrics", timeout_s=self._timeout_s)

@@ -23,6 +23,7 @@ from gateway.errors import WorkerStartError
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
 from gateway.workers.platform import exit_status, wait_for_exit
+from gateway.workers.shared_memory import remove_segments, segments_of
 
 _SWEEP_INTERVAL_S = 0.05
 
@@ -33,6 +34,7 @@ class SessionProcess:
     def __init__(self, child: subprocess.Popen[bytes], clock: Clock) -> None:
         self._child = child
         self._clock = clock
+        self._segments: frozenset[str] = frozenset()
 
     @property
     def pid(self) -> int:
@@ -53,6 +55,7 @@ class SessionProcess:
 
     def kill_group(self) -> None:
         if self._child.returncode is None:  # else swept and reaped, and the id may be somebody else's
+            self._remember_segments()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
@@ -62,6 +65,7 @@ class SessionProcess:
             left = session_members(self.pid)
             if not left:
                 self._child.wait()
+                remove_segments(self._segments)
                 return ()
             for pid in left:
                 # One by one and not by group: a member may have made a group of its own.
@@ -73,7 +77,13 @@ class SessionProcess:
         return ()
 
     def listens_on(self, address: WorkerAddress) -> bool | None:
-        return session_listens(self.pid, address)
+        ours = session_listens(self.pid, address)
+        if ours:
+            self._remember_segments()  # it serves, so it has what it will have; later it may be too dead to ask
+        return ours
+
+    def _remember_segments(self) -> None:
+        self._segments |= segments_of(session_members(self.pid))
 
 
 class SessionLauncher:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -11,9 +11,11 @@ from typing import Protocol
 import anyio
 
 from gateway.clock import Clock, SystemClock
+from gateway.errors import ConfigurationError
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
 from gateway.workers.spec import WorkerSpec
+from gateway.workers.warm_up import Feature
 
 EXIT_UNKNOWN = 256
 """Exit status of a process that is not our child: no process can have it."""
@@ -50,6 +52,10 @@ class Prober(Protocol):
 
     async def generate(self, timeout_s: float) -> None:
         """One request of one token: warm-up and canary. Succeeds at once for models that do not generate."""
+        ...
+
+    async def try_feature(self, feature: Feature, timeout_s: float) -> bool:
+        """The feature's request is answered; False when this model does not have the feature (4xx)."""
         ...
 
     async def iterations(self) -> float | None:
@@ -182,6 +188,9 @@ class GpuLeases(Protocol):
         ...
 
 
+Preflight = Callable[[WorkerSpec], Awaitable[Sequence[ConfigurationError]]]
+"""A specification to what is bound to fail about it."""
+
 ProberFactory = Callable[[WorkerAddress, str | None, str], Prober]
 """(address, key, served model name) to a prober."""
 
@@ -193,7 +202,8 @@ class WorkerServices:
 
     `environ` is the supervisor's own environment, from which a named few variables pass through. `sleep` and `clock`
     belong together: a test moves both. `random` is jitter only. `new_launch_id` must never repeat. Without `gpus` a
-    worker takes the GPUs of its specification; without `flags` no optional flag is given.
+    worker takes the GPUs of its specification; without `flags` no optional flag is given. `preflight` says what is
+    bound to fail about a specification, before its process is started.
     """
 
     launcher: Launcher
@@ -206,3 +216,4 @@ class WorkerServices:
     random: Random = field(default_factory=Random)
     gpus: GpuLeases | None = None
     flags: EngineFlags | None = None
+    preflight: Preflight | None = None

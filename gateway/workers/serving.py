@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import anyio
+
 from gateway.types import WorkerState
 from gateway.workers.board import StatusBoard
 from gateway.workers.failures import StartFailure
-from gateway.workers.inbox import Inbox, Order, WorkerCommand
+from gateway.workers.inbox import Inbox, Order, WorkerCommand, first
 from gateway.workers.lifecycle import LifeEvent
+from gateway.workers.log_file import LogFile
 from gateway.workers.log_tail import LogTail
 from gateway.workers.services import ProbeFailure, Prober, WorkerProcess, WorkerServices
 from gateway.workers.spec import WorkerSpec
@@ -18,8 +21,13 @@ from gateway.workers.watch import LOAD_STALE_S, HangWatch, Health, HealthPatienc
 TICK_S = 1.0
 LOOK_GAP_S = 1.0
 """Between two looks that gateway processes asked for."""
-CANARY_TIMEOUT_S = 5.0
+CANARY_TIMEOUT_S = 4.0
 CANARY_TRIES = 2
+COUNT_TIMEOUT_S = 2.0
+"""
+For reading the step counter. With the canaries, the last load report and a tick (a second each) a hang is found at most
+12 s after the idle limit, and its tree is dead well within 15.
+"""
 DRAIN_SETTLE_S = 1.5
 """
 A load report counts for a drain only if it is so much younger: snapshots take 0.1 s to spread, reports come every
@@ -58,9 +66,12 @@ class Serving:
         process: WorkerProcess,
         prober: Prober,
         tail: LogTail,
+        log: LogFile,
     ) -> None:
+        self._log = log
         self._spec = spec
         self._clock = services.clock
+        self._sleep = services.sleep
         self._board = board
         self._inbox = inbox
         self._process = process
@@ -92,6 +103,8 @@ class Serving:
             if order is not None:
                 self._obey(order)
             self._tail.read()
+            if self._log.is_full():
+                await self._cut_log()
             if self._process.returncode is not None:
                 return Served(self._drain.order if self._drain else None, _failure(EXITED, "The worker exited."))
             if self._drain is not None:
@@ -100,6 +113,14 @@ class Serving:
             elif failure := await self._watch():
                 return Served(failure=failure)
             await self._inbox.pause(self._until_next_look())
+
+    async def _cut_log(self) -> None:
+        self._tail.catch_up()
+        try:
+            await anyio.to_thread.run_sync(self._log.cut)
+        except OSError as exc:
+            # The file goes on growing, and the next tick tries again.
+            self._board.set(last_failure=f"The worker's log {self._log.path} cannot be cut: {exc.strerror}; see `df`.")
 
     def _until_next_look(self) -> float:
         """Seconds: a tick, or less when a probe is due before."""
@@ -140,7 +161,9 @@ class Serving:
         """One look at health and progress; the failure that condemns the worker."""
         now_s = self._clock.monotonic()
         scheduled = now_s >= self._next_probe_s
-        if scheduled or (self._look_now and now_s - self._looked_at_s >= LOOK_GAP_S):
+        if self._hang.judge(now_s) is Progress.TEST:
+            pass  # what matters now is whether it answers a request; a health probe would take its time
+        elif scheduled or (self._look_now and now_s - self._looked_at_s >= LOOK_GAP_S):
             self._look_now = False
             self._looked_at_s = now_s
             if failure := await self._look(scheduled=scheduled):
@@ -155,7 +178,8 @@ class Serving:
 
     async def _look(self, *, scheduled: bool) -> StartFailure | None:
         """One health probe. A look out of turn is no verdict: only a scheduled miss wears the patience."""
-        asked = await self._ask(self._prober.health)
+        # Cut when a hang is due to be judged: a stopped API server lets probes wait as long as they will.
+        asked = await self._ask(self._prober.health, self._hang.patience_s(self._clock.monotonic()))
         now_s = self._clock.monotonic()
         if scheduled:
             self._next_probe_s = now_s + self._spec.watch.probe_interval_s
@@ -176,7 +200,7 @@ class Serving:
         return None
 
     async def _count_steps(self) -> None:
-        asked = await self._ask(self._prober.iterations)
+        asked = await self._ask(self._prober.iterations, COUNT_TIMEOUT_S)
         if asked is not None and asked.failed is None:
             self._hang.counted(self._clock.monotonic(), asked.value)
 
@@ -191,7 +215,7 @@ class Serving:
         for _ in range(CANARY_TRIES):
             asked = await self._ask(lambda: self._prober.generate(CANARY_TIMEOUT_S))
             if asked is None:
-                return None
+                return None  # an order, or its exit
             if asked.failed is None:
                 self._hang.proved(self._clock.monotonic())
                 self._recover()
@@ -206,17 +230,23 @@ class Serving:
         if self._board.state is WorkerState.UNHEALTHY:
             self._board.follow(LifeEvent.RECOVERED)
 
-    async def _ask(self, question: Callable[[], Awaitable[float | None]]) -> _Asked | None:
-        """The answer or the failure; None when something urgent came between."""
+    async def _ask(
+        self, question: Callable[[], Awaitable[float | None]], limit_s: float = float("inf")
+    ) -> _Asked | None:
+        """The answer or the failure; None when something urgent came between, or after `limit_s`."""
+        found: list[_Asked] = []
 
-        async def ask() -> _Asked:
+        async def ask() -> None:
             try:
-                return _Asked(value=await question())
+                found.append(_Asked(value=await question()))
             except ProbeFailure as exc:
-                return _Asked(failed=exc)
+                found.append(_Asked(failed=exc))
 
-        answered = await self._inbox.unless_urgent(ask)
-        return answered.value if answered else None
+        async def ask_within_limit() -> None:
+            await first(ask, lambda: self._sleep(limit_s))
+
+        await self._inbox.unless_urgent(ask if limit_s == float("inf") else ask_within_limit)
+        return found[0] if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ class WorkerSpec:
     One worker, launched by us or (with `static`) by somebody else.
 
     `name` is unique in the fleet (`MODEL-INDEX`), `model` the public name, `source` what vLLM loads (hub id or folder).
-    `gpus` are PCI-order indices, `cpus` the cores its threads are bound to; both empty means vLLM decides. `api_key` is
+    `gpus` are PCI-order indices, `cpus` the cores its threads are bound to; both empty means vLLM decides. `mig_device`
+    is the UUID of a MIG slice that it gets instead of GPUs. `api_key` is
     a random secret between us and this worker, never in an argument list and never printed.
     """
 
@@ -50,6 +51,7 @@ class WorkerSpec:
     launch: Launch = field(default_factory=Launch)
     gpus: tuple[int, ...] = ()
     cpus: tuple[int, ...] = ()
+    mig_device: str = ""
     log_dir: Path = Path()
     runtime_dir: Path = Path()
     api_key: str | None = field(default=None, repr=False)
@@ -143,6 +145,7 @@ def _launched(
             launch=model.launch,
             gpus=slot.gpus,
             cpus=slot.cpus,
+            mig_device=slot.mig_device,
             log_dir=log_dir,
             runtime_dir=runtime_dir,
             api_key=new_secret(),

@@ -7,9 +7,11 @@ from gateway.workers.board import StatusBoard
 from gateway.workers.failures import StartFailure, classify_start_failure
 from gateway.workers.inbox import Inbox, Order, WorkerCommand
 from gateway.workers.log_tail import LogTail
-from gateway.workers.phases import LAUNCHED, WARMING, phase_after
+from gateway.workers.phases import LAUNCHED, WARMING, StartPhase, phase_after
 from gateway.workers.services import ModelFacts, ProbeFailure, Prober, WorkerProcess, WorkerServices
 from gateway.workers.spec import WorkerSpec
+from gateway.workers.start_deadline import StartDeadline
+from gateway.workers.warm_up import features
 
 POLL_S = 0.5
 WARM_UP_TIMEOUT_S = 120.0
@@ -59,7 +61,8 @@ class Starting:
         self._phase = LAUNCHED
         self._warm_up_failures = 0
         limit_s = ADOPTION_TIMEOUT_S if was_ready else spec.launch.start_timeout_s
-        self._deadline_s = services.clock.monotonic() + limit_s
+        self._deadline = StartDeadline(limit_s, services.clock.monotonic())
+        self._to_try = list(features(spec))
 
     async def run(self, address: WorkerAddress) -> ModelFacts | Order:
         """
@@ -72,11 +75,10 @@ class Starting:
             order = self._inbox.take()
             if order is not None and order.command is not WorkerCommand.START:
                 return order
-            self._phase = phase_after(self._phase, self._tail.read())
-            self._board.show(self._phase)
+            self._read_log()
             if self._process.returncode is not None:
                 raise StartFailed
-            if self._services.clock.monotonic() >= self._deadline_s:
+            if self._deadline.passed(self._services.clock.monotonic()):
                 raise StartFailed(timed_out=True)
             answered = await self._inbox.unless_urgent(lambda: self._ask(address))
             if answered is not None and answered.value is not None:
@@ -90,7 +92,7 @@ class Starting:
             model=self._spec.model,
             source=self._spec.source,
             exit_status=exit_status,
-            timed_out_s=self._spec.launch.start_timeout_s if timed_out else None,
+            timed_out_s=self._deadline.took_s(self._services.clock.monotonic()) if timed_out else None,
         )
 
     async def _ask(self, address: WorkerAddress) -> ModelFacts | None:
@@ -107,17 +109,35 @@ class Starting:
             raise StartFailed(_wrong_name(self._spec.model, facts.names))
         if self._was_ready:
             return facts
-        self._phase = WARMING
-        self._board.show(WARMING)
-        left_s = max(POLL_S, self._deadline_s - self._services.clock.monotonic())
+        missing = [name for name in self._spec.launch.lora_modules if name not in facts.names]
+        if missing:
+            raise StartFailed(_no_adapter(self._spec.model, missing[0]))
         try:
-            await self._prober.generate(min(WARM_UP_TIMEOUT_S, left_s))
+            await self._warm_up()
         except ProbeFailure as exc:
             self._warm_up_failures += 1
             if self._warm_up_failures >= WARM_UP_TRIES:
                 raise StartFailed(_cold(exc.detail)) from exc
             return None
         return facts
+
+    async def _warm_up(self) -> None:
+        """One request of each kind; those that were answered are not repeated when a later one fails."""
+        self._phase = WARMING
+        self._board.show(WARMING)
+        await self._prober.generate(WARM_UP_TIMEOUT_S)
+        while self._to_try:
+            feature = self._to_try[0]
+            self._board.show(StartPhase(f"warming up, {feature.name}", WARMING.progress))
+            await self._prober.try_feature(feature, WARM_UP_TIMEOUT_S)
+            self._to_try.pop(0)
+
+    def _read_log(self) -> None:
+        before = self._phase
+        lines = self._tail.read()
+        self._phase = phase_after(before, lines)
+        self._deadline.saw(self._services.clock.monotonic(), lines, new_phase=self._phase != before)
+        self._board.show(self._phase)
 
 
 def _port_taken(address: WorkerAddress) -> StartFailure:
@@ -139,7 +159,18 @@ def _wrong_name(expected: str, found: tuple[str, ...]) -> StartFailure:
     )
 
 
+def _no_adapter(model: str, adapter: str) -> StartFailure:
+    return StartFailure(
+        "no_adapter",
+        f"The worker does not list the adapter {adapter}; correct models.{model}.launch.lora_modules, and set "
+        f"models.{model}.launch.enable_lora: true.",
+        permanent=True,
+    )
+
+
 def _cold(detail: str) -> StartFailure:
     return StartFailure(
-        "warm_up", f"The worker started but did not answer a request of one token: {detail}.", permanent=False
+        "warm_up",
+        f"The worker started but did not answer its warm-up requests of one token: {detail}.",
+        permanent=False,
     )

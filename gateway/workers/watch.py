@@ -130,6 +130,12 @@ class HangWatch:
             return Progress.TEST
         return Progress.COUNT if idle_s >= self._idle_s / 2 else Progress.FINE
 
+    def patience_s(self, now_s: float) -> float:
+        """Seconds until silence is too long; infinite while nobody uses the worker."""
+        if self.in_flight(now_s) == 0:
+            return float("inf")
+        return max(0.0, self._idle_s - (now_s - self._last_sign_s()))
+
     def _last_sign_s(self) -> float:
         silent_since_s = self._load.silent_since_s if self._load else float("-inf")
         return max(silent_since_s, self._moved_at_s)

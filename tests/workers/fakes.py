@@ -19,6 +19,7 @@ from gateway.workers.command_line import CommandLine
 from gateway.workers.services import ModelFacts, ProbeFailure, WorkerServices
 from gateway.workers.spec import WorkerSpec
 from gateway.workers.status import WorkerStatus
+from gateway.workers.warm_up import Feature
 
 MODEL = "smol"
 
@@ -172,6 +173,8 @@ class FakeWorld:
     )
     generate: ProbeFailure | list[ProbeFailure] | None = None
     iterations: float | ProbeFailure | None = 100.0
+    features: dict[str, ProbeFailure | list[ProbeFailure]] = field(default_factory=dict)
+    not_offered: set[str] = field(default_factory=set)
     hang: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     open_probers: int = 0
@@ -199,6 +202,10 @@ class FakeProber:
 
     async def generate(self, timeout_s: float) -> None:
         await self._ask("generate", self._world.generate)
+
+    async def try_feature(self, feature: Feature, timeout_s: float) -> bool:
+        await self._ask(feature.name, self._world.features.get(feature.name))
+        return feature.name not in self._world.not_offered
 
     async def iterations(self) -> float | None:
         await self._ask("iterations", self._world.iterations)

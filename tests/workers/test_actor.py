@@ -45,7 +45,7 @@ async def test_a_worker_is_ready_after_health_name_and_one_token(stage: Stage) -
     """READY comes last, and the status then says what the worker is."""
     async with owned(stage) as actor:
         assert [STARTING, READY] == stage.states()
-        assert ["health", "facts", "generate"] == stage.world.asked
+        assert ["health", "facts", "generate", "chat", "logprobs", "structured output"] == stage.world.asked
         assert (2048, "0.32.0", 4000) == (actor.status.max_model_len, actor.status.engine_version, actor.status.pid)
         assert actor.view.api_key == "worker-secret"
         assert actor.view.address.port in stage.ports.held

@@ -1,0 +1,60 @@
+"""
+Shared memory that dead processes have left in /dev/shm.
+
+The names are random, so nothing but a living process tells whose a segment is: it is asked while it lives, and what it
+named is removed once nobody has it mapped. A worker that was killed cannot do that itself, and a full /dev/shm makes
+the next one crash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+SHARED = Path("/dev/shm")
+PROC = Path("/proc")
+PREFIXES = ("psm_", "sem.mp-", "vllm_offload_")
+"""Of Python's shared memory, of its semaphores, and of vLLM's offloaded KV cache."""
+
+
+def segments_of(pids: Iterable[int], *, shared: Path = SHARED, proc: Path = PROC) -> frozenset[str]:
+    """Names of the segments that these processes have mapped or open; processes that end meanwhile have none."""
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            for line in (proc / str(pid) / "maps").read_text(encoding="utf-8", errors="replace").splitlines():
+                _, slash, rest = line.partition(f" {shared}/")
+                if slash:
+                    found.add(rest)
+        with suppress(OSError):
+            for descriptor in (proc / str(pid) / "fd").iterdir():
+                with suppress(OSError):
+                    target = os.readlink(descriptor)
+                    if target.startswith(f"{shared}/"):
+                        found.add(target.removeprefix(f"{shared}/"))
+    return frozenset(name for name in found if name.startswith(PREFIXES) and "/" not in name and " " not in name)
+
+
+def remove_segments(names: Iterable[str], *, shared: Path = SHARED, proc: Path = PROC) -> tuple[str, ...]:
+    """Remove those of the segments that are ours and that no living process uses; their names."""
+    there = [name for name in names if _is_ours(shared / name)]
+    if not there:
+        return ()
+    used = segments_of(psutil.pids(), shared=shared, proc=proc)
+    removed = []
+    for name in sorted(set(there) - used):
+        with suppress(FileNotFoundError):
+            (shared / name).unlink()
+            removed.append(name)
+    return tuple(removed)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
