@@ -2,13 +2,15 @@
 The `gateway` command: arguments, environment, exit codes.
 
 The only module that reads the environment. Everything it does is done elsewhere; here words become calls, and errors
-become one line on standard error and the exit code documented in `gateway --help`.
+become one line on standard error and the exit code documented in `gateway --help`. What serves is imported where it is
+used: FastAPI alone takes longer to import than any other command to run.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -26,10 +28,12 @@ from gateway import __version__
 from gateway.config.load import explain, load_settings, settings_from_mapping
 from gateway.config.settings import Engine, Settings
 from gateway.control.admin_client import AdminClient
-from gateway.control.composition import Terminal, plan_workers, serve
 from gateway.control.console import PatientConsole
+from gateway.control.fleet_commands import reload_command, workers_app
 from gateway.control.keys_command import keys_app
+from gateway.control.leftovers import sweep_leftovers
 from gateway.control.machine import machine_from, with_listed_gpus
+from gateway.control.notify import SystemdWatcher
 from gateway.control.preparation import (
     LaunchEnvironment,
     Surroundings,
@@ -37,11 +41,17 @@ from gateway.control.preparation import (
     engines_in_use,
     machine_facts,
     uses_vllm,
+    without_ours,
 )
-from gateway.control.state_dir import StateDir
+from gateway.control.state_dir import StateDir, held
 from gateway.control.status_view import status_view
 from gateway.control.worker_logs import follow, log_path, tail
-from gateway.errors import ConfigurationError, ConfigurationProblems, EnvironmentProblem, GatewayError
+from gateway.errors import (
+    ConfigurationError,
+    ConfigurationProblems,
+    EnvironmentProblem,
+    GatewayError,
+)
 from gateway.setup.builds import CUDA_13, suitable_build
 from gateway.setup.directories import directories
 from gateway.setup.doctor import Purpose, Severity, checks_passed, doctor_report, findings
@@ -56,6 +66,8 @@ from gateway.workers.spec import DEFAULT_ENGINE
 DEFAULT_PORTS = {"listen": 8000, "admin": 8001}
 WATCH_S = 1.0
 PIPE_COLUMNS = 200
+UNWANTED_STOPS = frozenset({"signal", "core-dump", "watchdog", "oom-kill"})
+"""$SERVICE_RESULT of a service that nobody stopped: systemd starts it again, and its workers can be adopted."""
 
 EXIT_CODES = """
 Exit codes: 0 done or stopped on request; 1 unexpected error; 2 wrong configuration or command line; 3 this machine
@@ -79,12 +91,9 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-workers_app = typer.Typer(
-    help="Restart, drain, stop or start one worker of the running gateway; alone: the list of workers.",
-    invoke_without_command=True,
-)
-app.add_typer(workers_app, name="workers")
+app.add_typer(workers_app(lambda: _state(), lambda: _console()), name="workers")
 app.add_typer(keys_app(lambda: _state(), lambda: _console()), name="keys")
+app.command("reload")(reload_command(lambda: _state(), lambda: _console()))
 
 ConfigOption = Annotated[
     Path | None,
@@ -100,7 +109,6 @@ EnginePythonOption = Annotated[
         help="Interpreter of your own environment with vLLM; none is built then.",
     ),
 ]
-WorkerArgument = Annotated[str, typer.Argument(metavar="NAME", help="Worker, as `gateway status` shows it.")]
 
 
 def main() -> None:
@@ -170,16 +178,18 @@ def up(
         raise ConfigurationError(
             f"give either MODEL ({model}) or a configuration file ({config}, from -c or GATEWAY_CONFIG), not both"
         )
+    from gateway.control.composition import Terminal, serve
+
     around = _surroundings()
     folder = config.parent if config is not None else Path.cwd()
 
-    def settings() -> Settings:
+    def settings(ours: frozenset[int]) -> Settings:
         if config is not None:
             for option, value in (("--replicas", replicas), ("--name", name)):
                 if value is not None:
                     raise ConfigurationError(f"{option} goes with MODEL; with a file, set it there")
             return _overridden(load_settings(config), host, port, admin_port, engine_python)
-        facts = gather_facts(around.environ, cache=around.directories.cache, ports=())
+        facts = without_ours(gather_facts(around.environ, cache=around.directories.cache, ports=()), ours)
         document = document_for_model(
             model,
             name=name,
@@ -194,7 +204,11 @@ def up(
     # Until the supervisor takes over, SIGTERM means what Ctrl-C means: set-up ends its children and leaves.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        serve(settings, around, Terminal(console=_console(), log_file=sys.stderr.buffer), folder=folder)
+        terminal = Terminal(
+            console=_console(), log_file=sys.stderr.buffer, command=as_typed(sys.argv[0], sys.orig_argv[0])
+        )
+        manager = SystemdWatcher.from_environ(around.environ)
+        serve(settings, around, terminal, folder=folder, from_file=config is not None, manager=manager)
     except KeyboardInterrupt:
         raise Interrupted("interrupted during set-up; the next run takes up where it can") from None
 
@@ -208,6 +222,8 @@ def check(
 
     Starts and installs nothing.
     """
+    from gateway.control.factory import plan_workers
+
     problems = explain(file)
     if problems:
         raise ConfigurationProblems(problems)
@@ -287,39 +303,24 @@ def status(
             live.update(status_view(client.status()), refresh=True)
 
 
-@workers_app.callback()
-def _workers(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        _console().print(status_view(AdminClient(_state()).status()))
-
-
-@workers_app.command("restart")
-def workers_restart(name: WorkerArgument) -> None:
-    """Out of rotation, running requests finish (at most drain_timeout_s), then stop and start again."""
-    _command(name, "restart")
-
-
-@workers_app.command("drain")
-def workers_drain(name: WorkerArgument) -> None:
-    """Out of rotation; running requests finish and the process stays until `start` or `stop`."""
-    _command(name, "drain")
-
-
-@workers_app.command("stop")
-def workers_stop(name: WorkerArgument) -> None:
-    """Out of rotation, running requests finish, then stop; it stays stopped until `start`."""
-    _command(name, "stop")
-
-
-@workers_app.command("start")
-def workers_start(name: WorkerArgument) -> None:
-    """Start a stopped or failed worker, or put a draining one back into rotation."""
-    _command(name, "start")
+@app.command(hidden=True)
+def sweep(
+    after_stop: Annotated[
+        bool, typer.Option("--after-stop", help="As ExecStopPost: not when the service is about to be started again.")
+    ] = False,
+) -> None:
+    """End workers that a killed gateway left, instead of having the next `gateway up` adopt them."""
+    if after_stop and os.environ.get("SERVICE_RESULT", "") in UNWANTED_STOPS:
+        print("the gateway was killed: its workers go on and are adopted by the next one")
+        return
+    with held(_state().root) as state:
+        if not sweep_leftovers(state, _console()):
+            print("no worker of an earlier gateway is left")
 
 
 @app.command()
 def logs(
-    name: WorkerArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Worker, as `gateway status` shows it.")],
     following: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is added, until Ctrl-C.")] = False,
     previous: Annotated[bool, typer.Option("--previous", help="The run before: the one that crashed.")] = False,
     lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last lines.")] = 200,
@@ -350,9 +351,21 @@ def _console() -> Console:
     return PatientConsole(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 
 
-def _command(worker: str, command: str) -> None:
-    was = AdminClient(_state()).command(worker, command)
-    print(f"{worker}: {command} accepted (it was {was}); gateway status shows what becomes of it")
+def as_typed(program: str, interpreter: str) -> str:
+    """
+    How this command was called, so that lines we print can be copied.
+
+    Args:
+        program: `sys.argv[0]`; a module's own file under `python -m`.
+        interpreter: `sys.orig_argv[0]`.
+    """
+    path = Path(program)
+    if path.name == "__main__.py":
+        return f"{shlex.quote(interpreter)} -m gateway"
+    found = shutil.which(path.name)
+    if found is not None and path.is_absolute() and path == Path(found):
+        return path.name
+    return shlex.quote(program)
 
 
 def _overridden(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -16,152 +16,160 @@ from gateway.clock import SystemClock
 from gateway.config.settings import Settings
 from gateway.control.admin import TcpGuard, admin_app
 from gateway.control.admin_server import UvicornAdminServer
+from gateway.control.adoption import Adopted, Survivor, adopt, survivors
 from gateway.control.console import ConsoleWatcher
+from gateway.control.factory import FileSource, WorkerFactory, revision
 from gateway.control.gateway_process import gateway_argv
-from gateway.control.machine import machine_from, require_gpus
+from gateway.control.leftovers import sweep_leftovers
+from gateway.control.notify import Several, SystemdWatcher
 from gateway.control.preparation import (
-    LaunchEnvironment,
     Surroundings,
     machine_facts,
-    prepare_engines,
-    prepare_models,
-    problems,
-    refuse_blockers,
+    without_ours,
 )
-from gateway.control.records import RecordingLauncher, sweep
+from gateway.control.records import RecordingLauncher, note_ready, sweep
+from gateway.control.reload import ReloadSource
 from gateway.control.scrape import Scraper
 from gateway.control.sockets import listen, require_public_bind
 from gateway.control.state_dir import StateDir, held, runtime_directory
 from gateway.control.supervisor import Supervisor
 from gateway.control.supervisor_plan import AdminServer, SupervisorPlan
-from gateway.errors import EnvironmentProblem
+from gateway.control.watcher import Watcher
+from gateway.errors import PortInUse
 from gateway.keys import count_keys
 from gateway.log import EventLog
-from gateway.setup.doctor import Severity
-from gateway.setup.facts import PROXY_VARIABLES, MachineFacts
+from gateway.setup.facts import PROXY_VARIABLES
 from gateway.types import WorkerAddress
 from gateway.workers.actor import actor_for
-from gateway.workers.placement import Machine
 from gateway.workers.platform import adopt_orphans
 from gateway.workers.ports import LoopbackPorts
 from gateway.workers.probe import HttpProber
 from gateway.workers.process import SessionLauncher
 from gateway.workers.services import Prober, WorkerServices
-from gateway.workers.spec import WorkerSpec, specs_from_settings
 
 LAST_SWEEP_S = 1.0
+LISTEN_PATIENCE_S = 5.0
+"""For the gateway processes of a killed supervisor to notice and leave the port."""
+LISTEN_AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """Where people read (`console`, standard output) and where the log goes (standard error)."""
+    """
+    Where people read (`console`, standard output), where the log goes (standard error), and how they would call the
+    `gateway` command there.
+    """
 
     console: Console
     log_file: BinaryIO
+    command: str = "gateway"
 
 
-def serve(settings_for: Callable[[], Settings], around: Surroundings, terminal: Terminal, *, folder: Path) -> None:
+def serve(
+    settings_for: Callable[[frozenset[int]], Settings],
+    around: Surroundings,
+    terminal: Terminal,
+    *,
+    folder: Path,
+    from_file: bool,
+    manager: SystemdWatcher | None = None,
+) -> None:
     """
     Serve until a signal. Blocks for the life of the gateway.
 
     Args:
-        settings_for: Gives the configuration, once the state directory is ours and its leftovers are gone (the defaults
-            of `gateway up` depend on which GPUs are free).
+        settings_for: Gives the configuration, at the start and at every reload. It is called once the state directory
+            is ours, with the pids of workers that an earlier gateway left and that may go on under this one (the
+            defaults of `gateway up` depend on which GPUs are free).
         folder: What relative model paths are relative to.
+        from_file: There is a file, so that a reload can find a difference.
+        manager: The service manager that started us.
 
     Raises GatewayError of every kind; nothing that was started is left then.
     """
     with held(around.directories.state) as state:
-        sweep_leftovers(state, terminal.console)
-        settings = settings_for()
-        _try_to_listen(settings, state)
-        facts = machine_facts(settings, around)
-        settings, specs_for = _prepared(settings, facts, around, terminal.console, folder)
-        with runtime_directory(state) as runtime_dir:
-            specs = specs_for(state.logs, runtime_dir)
-            anyio.run(_supervise, settings, specs, state, runtime_dir, around.environ, terminal)
+        found = survivors(state.records)
+        left = sweep_leftovers(state, terminal.console, spare={survivor.record.launch_id for survivor in found})
+        ours = frozenset(pid for survivor in found for pid in survivor.pids)
+        if found:
+            names = ", ".join(survivor.record.worker for survivor in found)
+            terminal.console.print(f"workers of a gateway that was killed still run: {names}", markup=False)
+        asked = settings_for(ours)
+        # The gateway processes of a killed supervisor close their listener as soon as they notice.
+        _try_to_listen(asked, state, patience_s=LISTEN_PATIENCE_S if found or left else 0.0)
+        facts = without_ours(machine_facts(asked, around), ours)
+        factory = WorkerFactory(facts, around, terminal.console, folder, state.logs)
+        settings = factory.first(asked)
+        # Up to here a failure leaves the survivors alone: the next start may adopt them.
+        with runtime_directory(state, keep=[path for survivor in found for path in survivor.paths]) as runtime_dir:
+            factory.runtime_dir = runtime_dir
+            adopted = adopt(found, factory.specs(settings), SystemClock())
+            _end_the_rest(state, adopted, found, terminal.console)
+            run = _Run(asked, settings, adopted, state, runtime_dir, around.environ, terminal, manager)
+            source = FileSource(lambda: settings_for(frozenset()), factory) if from_file else None
+            try:
+                anyio.run(_supervise, run, source)
+            finally:
+                sweep(state.records, deadline_s=LAST_SWEEP_S)
 
 
-def sweep_leftovers(state: StateDir, console: Console) -> None:
-    """
-    Kill what a killed supervisor left running, before anybody looks which GPUs are free.
-
-    Raises EnvironmentProblem when something cannot be killed: it may hold a GPU.
-    """
-    swept = sweep(state.records)
-    if swept.workers:
-        names = ", ".join(swept.workers)
-        console.print(
-            f"ended {len(swept.killed)} process(es) of {names}, left by a gateway that was killed", markup=False
-        )
-    if swept.survivors:
-        pids = " ".join(map(str, swept.survivors))
-        raise EnvironmentProblem(
-            f"processes {pids} of an earlier gateway cannot be killed and may hold a GPU",
-            fix=f"ps -o pid,stat,wchan,args -p '{pids}' (in state D a driver hangs: restart the machine)",
-        )
+def _end_the_rest(state: StateDir, adopted: Adopted, found: Sequence[Survivor], console: Console) -> None:
+    """Say who is adopted, and end those that the configuration no longer asks for, or asks for otherwise."""
+    for survivor in found:
+        if survivor.record.launch_id in adopted.launches:
+            console.print(
+                f"adopted {survivor.record.worker} (pid {survivor.record.pid}), which an earlier gateway started",
+                markup=False,
+            )
+    sweep_leftovers(state, console, spare=adopted.launches)
 
 
-def plan_workers(
-    settings: Settings,
-    machine: Machine,
-    engines: Mapping[str, LaunchEnvironment],
-    log_dir: Path,
-    runtime_dir: Path,
-) -> tuple[WorkerSpec, ...]:
-    """All workers of the configuration on a machine."""
-    return specs_from_settings(
-        settings,
-        engines,
-        machine=machine,
-        log_dir=log_dir,
-        runtime_dir=runtime_dir,
-        new_secret=secrets.token_urlsafe,
-    )
-
-
-def _try_to_listen(settings: Settings, state: StateDir) -> None:
+def _try_to_listen(settings: Settings, state: StateDir, *, patience_s: float) -> None:
     """Fail now, and not after minutes of set-up, when the addresses cannot be bound or the keys cannot be read."""
     keys = count_keys(state.keys_file)
     require_public_bind(settings.listen.host, keys_configured=keys > 0, allow_anonymous=settings.allow_anonymous)
+    until_s = time.monotonic() + patience_s
     for section, key in ((settings.listen, "listen"), (settings.admin, "admin")):
-        for bound in listen(section.host, section.port, key=key):
-            bound.close()
+        while True:
+            try:
+                for bound in listen(section.host, section.port, key=key):
+                    bound.close()
+                break
+            except PortInUse:
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(LISTEN_AGAIN_S)
 
 
-def _prepared(
-    settings: Settings, facts: MachineFacts, around: Surroundings, console: Console, folder: Path
-) -> tuple[Settings, Callable[[Path, Path], tuple[WorkerSpec, ...]]]:
-    found = problems(settings, facts)
-    refuse_blockers(found)
-    for finding in found:
-        if finding.severity is Severity.WARNING:
-            console.print(f"warning: {finding.sentence}. To mend it: {finding.fix}", markup=False, soft_wrap=True)
-    machine = machine_from(facts, around.environ)
-    engines = prepare_engines(settings, facts, around, base_python=sys.executable)
-    require_gpus(settings, engines)
-    prepared = prepare_models(settings, engines, around, folder=folder)
-    return prepared, lambda logs, runtime: plan_workers(prepared, machine, engines, logs, runtime)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What one supervisor is started with."""
+
+    asked: Settings
+    settings: Settings
+    adopted: Adopted
+    state: StateDir
+    runtime_dir: Path
+    environ: Mapping[str, str]
+    terminal: Terminal
+    manager: SystemdWatcher | None
 
 
-async def _supervise(
-    settings: Settings,
-    specs: tuple[WorkerSpec, ...],
-    state: StateDir,
-    runtime_dir: Path,
-    environ: Mapping[str, str],
-    terminal: Terminal,
-) -> None:
+async def _supervise(run: _Run, source: ReloadSource | None) -> None:
     clock = SystemClock()
+    settings, state, environ, terminal = run.settings, run.state, run.environ, run.terminal
+    adoptions = dict(run.adopted.adoptions)
     adopt_orphans()
     lowered = {name.lower() for name, value in environ.items() if value}
-    watcher = ConsoleWatcher(
+    console = ConsoleWatcher(
         terminal.console,
         clock,
         tuple(settings.models),
         proxied=not lowered.isdisjoint(PROXY_VARIABLES),
         keys_required=state.keys_file.exists,
+        command=terminal.command,
     )
+    watchers: list[Watcher] = [console] if run.manager is None else [console, run.manager]
     plain = EventLog.to_file(terminal.log_file, clock, settings.logging.format)
     services = WorkerServices(
         launcher=RecordingLauncher(SessionLauncher(clock), state.records),
@@ -179,17 +187,23 @@ async def _supervise(
 
     plan = SupervisorPlan(
         settings=settings,
-        specs=specs,
-        make_actor=lambda spec, on_change: actor_for(spec, services, on_change),
+        specs=run.adopted.specs,
+        # An adoption is for the first actor of its name; the next one launches its own process.
+        make_actor=lambda spec, on_change: actor_for(spec, services, on_change, adoptions.pop(spec.name, None)),
         make_admin=make_admin,
         state=state,
         keys_file=str(state.keys_file),
-        runtime_dir=runtime_dir,
+        runtime_dir=run.runtime_dir,
         gateway_argv=gateway_argv(),
         clock=clock,
         log=plain,
-        watcher=watcher,
+        watcher=Several(watchers),
         sweep=lambda: sweep(state.records, deadline_s=LAST_SWEEP_S).survivors,
+        asked=run.asked,
+        reload=source,
+        revision=revision,
+        on_ready=lambda launch_id: note_ready(state.records, launch_id),
+        adopted=frozenset(adoptions),
     )
     await Supervisor(plan).run()
 

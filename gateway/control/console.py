@@ -41,6 +41,7 @@ class ConsoleWatcher:
     Args:
         models: Public names.
         proxied: A proxy variable is set.
+        command: How the `gateway` command is called here.
         keys_required: Whether requests need an API key, asked when everything serves.
     """
 
@@ -52,12 +53,14 @@ class ConsoleWatcher:
         *,
         proxied: bool,
         keys_required: Callable[[], bool] = lambda: False,
+        command: str = "gateway",
     ) -> None:
         self._console = console
         self._clock = clock
         self._models = models
         self._proxied = proxied
         self._keys_required = keys_required
+        self._command = command
         self._addresses: Addresses | None = None
         self._statuses: Sequence[WorkerStatus] = ()
         self._lines = ProgressLines()
@@ -78,7 +81,9 @@ class ConsoleWatcher:
         self._end_live()
         if self._addresses is not None:
             keys = self._keys_required()
-            self._print(serving_block(self._addresses, self._models, proxied=self._proxied, keys=keys))
+            self._print(
+                serving_block(self._addresses, self._models, proxied=self._proxied, keys=keys, command=self._command)
+            )
 
     def said(self, line: str) -> None:
         """See `Watcher`."""

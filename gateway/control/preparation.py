@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from gateway.config.settings import Engine, Settings
 from gateway.errors import EnvironmentProblem
 from gateway.setup.builds import suitable_build
@@ -87,6 +89,33 @@ def machine_facts(settings: Settings, around: Surroundings) -> MachineFacts:
         engine_built=all(build is not None and built_engine(build, cache) is not None for build in builds),
         model_built=not uses_embedded_model(settings) or built_default_model(cache) is not None,
     )
+
+
+def without_ours(facts: MachineFacts, ours: frozenset[int]) -> MachineFacts:
+    """
+    The machine as it would be without the processes `ours`: workers that go on under this gateway are no obstacle to
+    themselves. A GPU on which others compute as well stays theirs.
+    """
+    if not ours:
+        return facts
+    gpus = tuple(
+        dataclasses.replace(gpu, other_pids=(), used_bytes=0)
+        if gpu.other_pids and ours.issuperset(gpu.other_pids)
+        else dataclasses.replace(gpu, other_pids=tuple(pid for pid in gpu.other_pids if pid not in ours))
+        for gpu in facts.gpus
+    )
+    available = facts.memory_available
+    return dataclasses.replace(
+        facts, gpus=gpus, memory_available=None if available is None else available + sum(map(_own_bytes, ours))
+    )
+
+
+def _own_bytes(pid: int) -> int:
+    """Memory that would be free without the process (shared pages left out, or they would count several times)."""
+    try:
+        return int(psutil.Process(pid).memory_full_info().uss)
+    except psutil.Error:
+        return 0
 
 
 def problems(settings: Settings, facts: MachineFacts) -> tuple[Finding, ...]:

@@ -75,7 +75,9 @@ def elapsed(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-def serving_block(addresses: Addresses, models: Sequence[str], *, proxied: bool, keys: bool = False) -> str:
+def serving_block(
+    addresses: Addresses, models: Sequence[str], *, proxied: bool, keys: bool = False, command: str = "gateway"
+) -> str:
     """
     What to do with a gateway that serves: addresses, and lines to copy.
 
@@ -83,6 +85,7 @@ def serving_block(addresses: Addresses, models: Sequence[str], *, proxied: bool,
         models: Public names, the first is used in the examples.
         proxied: A proxy variable is set, so clients would ask the proxy for our loopback address.
         keys: An API key is required; the lines take it from a variable.
+        command: How the `gateway` command is called here.
     """
     key_header = ' -H "Authorization: Bearer $KEY"' if keys else ""
     python_key = 'os.environ["KEY"]' if keys else '"unused"'
@@ -93,7 +96,7 @@ def serving_block(addresses: Addresses, models: Sequence[str], *, proxied: bool,
         "",
         f"  URL      {addresses.public}/v1",
         f"  metrics  {addresses.admin}/metrics",
-        "  status   gateway status",
+        f"  status   {command} status",
         "  stop     Ctrl-C",
         "",
     ]
@@ -102,7 +105,7 @@ def serving_block(addresses: Addresses, models: Sequence[str], *, proxied: bool,
         lines += ["  export NO_PROXY=127.0.0.1,localhost no_proxy=127.0.0.1,localhost", ""]
     if keys:
         lines += ["Requests need an API key. Make one for the shell that calls the gateway:", ""]
-        lines += ["  export KEY=$(gateway keys create NAME)", ""]
+        lines += [f"  export KEY=$({command} keys create NAME)", ""]
     lines += [
         f"  curl {addresses.public}/v1/chat/completions{key_header} -H 'Content-Type: application/json'"
         f" -d {shlex.quote(body)}",

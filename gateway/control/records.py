@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,13 +35,17 @@ from gateway.workers.command_line import CommandLine
 from gateway.workers.services import Launcher, WorkerProcess
 
 LAUNCH_ID_VARIABLE = "GATEWAY_LAUNCH_ID"
+API_KEY_VARIABLE = "VLLM_API_KEY"
 
 
 class LaunchRecord(msgspec.Struct, frozen=True):
     """
     One launch of one worker. `pid` and `start_ticks` are 0 until the spawn has happened.
 
-    `argv` is for people and for adoption; it holds no secret (workers' keys travel in the environment).
+    `argv` is for people; it holds no secret (workers' keys travel in the environment). `argv_hash` is what the
+    configuration asked of the launch (`workers.command_line.fingerprint`), and `address`, `gpus` and `scratch_dir` (its
+    TMPDIR, "" for none) what it was given: with them the next supervisor can tell whether it would start the same
+    process itself, and clean up after it.
     """
 
     launch_id: str
@@ -50,6 +54,45 @@ class LaunchRecord(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     pid: int = 0
     start_ticks: int = 0
+    argv_hash: str = ""
+    address: WorkerAddress | None = None
+    gpus: tuple[int, ...] = ()
+    scratch_dir: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFiles:
+    """
+    The files of one launch: the record, the worker's key (mode 0600, apart from the record, which people may paste),
+    and a mark that it was READY once.
+    """
+
+    folder: Path
+    launch_id: str
+
+    @property
+    def record(self) -> Path:
+        return self.folder / f"{self.launch_id}.json"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / f"{self.launch_id}.key"
+
+    @property
+    def ready(self) -> Path:
+        return self.folder / f"{self.launch_id}.ready"
+
+    def remove(self) -> None:
+        """The launch is over. The record goes last: without it nobody would look for the others."""
+        for path in (self.key, self.ready, self.record):
+            path.unlink(missing_ok=True)
+
+
+def note_ready(folder: Path, launch_id: str) -> None:
+    """The launch serves: a supervisor that adopts it need not wait for a start. Nothing happens without a record."""
+    files = RecordFiles(folder, launch_id)
+    if files.record.exists():
+        files.ready.touch(mode=0o600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +115,35 @@ class RecordingLauncher:
     async def launch(self, command: CommandLine, log_file: Path) -> WorkerProcess:
         """Write the record, start the process, complete the record."""
         record = LaunchRecord(
-            launch_id=uuid.uuid4().hex, worker=log_file.stem, boot_id=self._boot_id, argv=tuple(command.argv)
+            launch_id=command.launch_id or uuid.uuid4().hex,
+            worker=log_file.stem,
+            boot_id=self._boot_id,
+            argv=tuple(command.argv),
+            argv_hash=command.fingerprint,
+            address=command.address,
+            gpus=command.gpus,
         )
-        path = self._folder / f"{record.launch_id}.json"
-        write_atomically(path, msgspec.json.encode(record))
+        files = RecordFiles(self._folder, record.launch_id)
+        if key := command.environ.get(API_KEY_VARIABLE):
+            write_atomically(files.key, key.encode())
+        write_atomically(files.record, msgspec.json.encode(record))
         marked = replace(command, environ={**command.environ, LAUNCH_ID_VARIABLE: record.launch_id})
         try:
             process = await self._inner.launch(marked, log_file)
         except Exception:
-            path.unlink(missing_ok=True)  # not on cancellation: the spawn may have happened
+            files.remove()  # not on cancellation: the spawn may have happened
             raise
         complete = msgspec.structs.replace(record, pid=process.pid, start_ticks=start_ticks(process.pid) or 0)
-        write_atomically(path, msgspec.json.encode(complete))
-        return _RecordedProcess(process, path)
+        write_atomically(files.record, msgspec.json.encode(complete))
+        return RecordedProcess(process, files)
 
 
-class _RecordedProcess:
+class RecordedProcess:
     """Passes everything on; a sweep without survivors ends the record."""
 
-    def __init__(self, inner: WorkerProcess, path: Path) -> None:
+    def __init__(self, inner: WorkerProcess, files: RecordFiles) -> None:
         self._inner = inner
-        self._path = path
+        self._files = files
 
     @property
     def pid(self) -> int:
@@ -117,26 +168,32 @@ class _RecordedProcess:
     async def sweep(self, deadline_s: float) -> tuple[int, ...]:
         survivors = await self._inner.sweep(deadline_s)
         if not survivors:
-            self._path.unlink(missing_ok=True)
+            self._files.remove()
         return survivors
 
 
-def sweep(folder: Path, *, deadline_s: float = 10.0) -> Swept:
+def sweep(folder: Path, *, deadline_s: float = 10.0, spare: Collection[str] = ()) -> Swept:
     """
     Kill what is left of the workers whose records lie in `folder`, and remove the records of those that are gone.
 
-    Blocks until they are gone, at most `deadline_s`.
+    Blocks until they are gone, at most `deadline_s`. Launches in `spare` (by id) are left as they are.
     """
-    found = {path: record for path in sorted(folder.glob("*.json")) if (record := _read(path)) is not None}
-    leftovers = {path: members for path, record in found.items() if (members := leftover(record))}
+    found = {record.launch_id: record for record in read_records(folder) if record.launch_id not in spare}
+    leftovers = {name: members for name, record in found.items() if (members := leftover(record))}
     killed = tuple(sorted({pid for members in leftovers.values() for pid in members}))
-    survivors = _kill(leftovers.values(), [found[path] for path in leftovers], deadline_s)
-    for path, record in found.items():
+    survivors = _kill(leftovers.values(), [found[name] for name in leftovers], deadline_s)
+    for name, record in found.items():
         if not survivors or not leftover(record):
-            path.unlink(missing_ok=True)
+            RecordFiles(folder, name).remove()
+    _remove_orphans(folder)
     return Swept(
-        workers=tuple(sorted({found[path].worker for path in leftovers})), killed=killed, survivors=tuple(survivors)
+        workers=tuple(sorted({found[name].worker for name in leftovers})), killed=killed, survivors=tuple(survivors)
     )
+
+
+def read_records(folder: Path) -> list[LaunchRecord]:
+    """All records in the folder; what is none is removed."""
+    return [record for path in sorted(folder.glob("*.json")) if (record := _read(path)) is not None]
 
 
 def leftover(record: LaunchRecord) -> frozenset[int]:
@@ -182,6 +239,13 @@ def _read(path: Path) -> LaunchRecord | None:
     except msgspec.DecodeError:
         path.unlink(missing_ok=True)  # written atomically, so this is of another version: nothing can be told from it
         return None
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Keys and marks whose record was never written: the supervisor was killed in between."""
+    for path in (*folder.glob("*.key"), *folder.glob("*.ready")):
+        if not path.with_suffix(".json").exists():
+            path.unlink(missing_ok=True)
 
 
 def _own_pids() -> list[int]:

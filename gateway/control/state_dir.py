@@ -21,7 +21,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,20 +169,21 @@ def held(root: Path) -> Iterator[StateDir]:
 
 
 @contextmanager
-def runtime_directory(state: StateDir) -> Iterator[Path]:
+def runtime_directory(state: StateDir, *, keep: Collection[Path] = ()) -> Iterator[Path]:
     """
-    A private directory for Unix sockets, free of a killed supervisor's leftovers.
+    A private directory for Unix sockets, free of a killed supervisor's leftovers except the sockets in `keep`, which
+    belong to workers that go on.
 
     A socket path is limited to about a hundred bytes. Where the state directory lies too deep, this is a directory of
     its own (mode 0700) under the system's temporary one, removed at the end; `supervisor.json` says where.
     """
-    _remove_stale(state)
+    kept = _remove_stale(state, frozenset(keep))
     near = state.root / "run"
     elsewhere = len(os.fsencode(near)) + LONGEST_SOCKET_NAME_BYTES > MAX_SOCKET_PATH_BYTES
     if elsewhere:
-        folder = Path(tempfile.mkdtemp(prefix=_RUNTIME_PREFIX))
+        folder = kept or Path(tempfile.mkdtemp(prefix=_RUNTIME_PREFIX))
     else:
-        near.mkdir(mode=0o700)
+        near.mkdir(mode=0o700, exist_ok=True)
         folder = near
     try:
         yield folder
@@ -191,18 +192,37 @@ def runtime_directory(state: StateDir) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_stale(state: StateDir) -> None:
-    """Remove the sockets of a supervisor that was killed. Only the lock's holder may."""
-    shutil.rmtree(state.root / "run", ignore_errors=True)
+def _remove_stale(state: StateDir, keep: frozenset[Path]) -> Path | None:
+    """
+    Remove the sockets of a supervisor that was killed. Only the lock's holder may. The old directory under the system's
+    temporary one, when something in it is kept.
+    """
+    _empty(state.root / "run", keep)
     try:
         old = Path(json.loads(state.endpoint_file.read_text())["socket"]).parent
     except FileNotFoundError:
-        return
+        return None
     except (ValueError, KeyError, TypeError):
         old = state.root / "run"
     state.endpoint_file.unlink(missing_ok=True)
     if old.parent == Path(tempfile.gettempdir()) and old.name.startswith(_RUNTIME_PREFIX):
-        shutil.rmtree(old, ignore_errors=True)
+        return old if _empty(old, keep) else None
+    return None
+
+
+def _empty(folder: Path, keep: frozenset[Path]) -> bool:
+    """Remove everything in the folder but `keep`, and the folder too when nothing is kept; True when something is."""
+    if not any(path.parent == folder for path in keep):
+        shutil.rmtree(folder, ignore_errors=True)
+        return False
+    for path in folder.iterdir():
+        if path in keep:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return True
 
 
 def prepare(root: Path) -> None:

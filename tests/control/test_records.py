@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from gateway.control.records import (
     RecordingLauncher,
     boot_id,
     leftover,
+    note_ready,
     start_ticks,
     sweep,
 )
@@ -143,13 +145,15 @@ async def test_a_launch_leaves_a_record_until_its_session_is_gone(tmp_path: Path
     launcher = RecordingLauncher(SessionLauncher(SystemClock()), records)
     environ = {**os.environ, "VLLM_API_KEY": "secret-of-the-worker"}
     process = await launcher.launch(CommandLine(argv=SLEEP, environ=environ), logs / "m-0.log")
-    (path,) = records.iterdir()
+    (path,) = records.glob("*.json")
+    (key,) = records.glob("*.key")
     found = msgspec.json.decode(path.read_bytes(), type=LaunchRecord)
 
     assert ("m-0", process.pid, start_ticks(process.pid)) == (found.worker, found.pid, found.start_ticks)
     assert frozenset({process.pid}) == leftover(found)
     assert frozenset({process.pid}) == leftover(msgspec.structs.replace(found, pid=0))
     assert b"secret" not in path.read_bytes()
+    assert ("secret-of-the-worker", 0o600) == (key.read_text(), stat.S_IMODE(key.stat().st_mode))
     process.kill_group()
     assert () == await process.sweep(10)
     assert [] == list(records.iterdir())
@@ -163,3 +167,19 @@ async def test_a_launch_that_fails_leaves_no_record(tmp_path: Path) -> None:
         await launcher.launch(replace(command), tmp_path / "m-0.log")
 
     assert not any(name.endswith(".json") for name in os.listdir(tmp_path))
+
+
+def test_spared_launches_are_left_as_they_are(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    """Their processes, records, keys and marks; a key whose record was never written goes."""
+    kept, gone = start(started, SLEEP), start(started, SLEEP)
+    write(tmp_path, record(kept, launch_id="kept"), record(gone, launch_id="gone"))
+    for name in ("kept.key", "gone.key", "never.key", "gone.ready"):
+        (tmp_path / name).touch()
+    note_ready(tmp_path, "kept")
+    note_ready(tmp_path, "nobody")
+
+    swept = sweep(tmp_path, spare={"kept"})
+
+    assert (gone.pid,) == swept.killed
+    assert kept.poll() is None
+    assert ["kept.json", "kept.key", "kept.ready"] == sorted(path.name for path in tmp_path.iterdir())
