@@ -102,7 +102,12 @@ class AdoptedProcess:
                 if self._descriptor is None:
                     await anyio.sleep(_POLL_S)
                 else:
-                    await anyio.wait_readable(self._descriptor)
+                    # A copy for every waiter: only one task may wait for a descriptor.
+                copy = os.dup(self._descriptor)
+                try:
+                    await anyio.wait_readable(copy)
+                finally:
+                    os.close(copy)
         finally:
             self._waiting -= 1
             if self._ended and not self._waiting:
