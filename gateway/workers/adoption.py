@@ -103,11 +103,11 @@ class AdoptedProcess:
                     await anyio.sleep(_POLL_S)
                 else:
                     # A copy for every waiter: only one task may wait for a descriptor.
-                copy = os.dup(self._descriptor)
-                try:
-                    await anyio.wait_readable(copy)
-                finally:
-                    os.close(copy)
+                    copy = os.dup(self._descriptor)
+                    try:
+                        await anyio.wait_readable(copy)
+                    finally:
+                        os.close(copy)
         finally:
             self._waiting -= 1
             if self._ended and not self._waiting:
