@@ -31,6 +31,10 @@ class Files(Protocol):
         """Why a file cannot be read (or is empty), None when it can."""
         ...
 
+    def not_certificates(self, path: str) -> str | None:
+        """Why a readable file cannot serve as a certificate authority, None when it can."""
+        ...
+
     def not_executable(self, path: str) -> str | None:
         """Why a program cannot be run, None when it can."""
         ...
@@ -135,6 +139,8 @@ def _static_workers(data: Section, files: Files) -> Iterator[Finding]:
                 file = worker.get(key)
                 if isinstance(file, str) and (why := files.unreadable(file)) is not None:
                     yield Finding((*path, key), f"expected a readable file, found that {file} {why}")
+                elif isinstance(file, str) and key == "tls_ca_file" and (why := files.not_certificates(file)):
+                    yield Finding((*path, key), f"expected certificates in PEM form, found that {file} {why}")
 
 
 def _launch(data: Section, files: Files) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,6 +70,14 @@ class DiskFiles:
             return f"cannot be read ({exc.strerror})"
         except ValueError:  # a NUL in the path
             return "is no file name"
+
+    def not_certificates(self, path: str) -> str | None:
+        """Why a readable file cannot serve as a certificate authority, None when it can."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
+        except ssl.SSLError as exc:
+            return f"holds none ({exc.reason or exc})"
+        return None
 
     def not_executable(self, path: str) -> str | None:
         """Why a program cannot be run, None when it can."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
+import certifi
 import pytest
 
 from gateway.config.load import explain, load_settings
@@ -363,6 +364,19 @@ def test_a_path_that_is_no_path_is_said(here: Path) -> None:
     assert ["models.m.model", "models.m.workers[0].api_key_file", "engines.default.python"] == [
         problem.key for problem in explain(Path("gateway.yaml"))
     ]
+
+
+def test_a_certificate_authority_that_is_none_is_said(here: Path) -> None:
+    """Before every probe of the worker fails."""
+    Path("ca.pem").write_text("-----BEGIN NONSENSE-----\n")
+    Path("real.pem").write_bytes(Path(certifi.where()).read_bytes())
+    workers = "[{url: 'https://h:1', tls_ca_file: ca.pem}, {url: 'https://h:2', tls_ca_file: real.pem}]"
+    Path("gateway.yaml").write_text(f"models: {{m: {{workers: {workers}}}}}")
+
+    (problem,) = map(str, explain(Path("gateway.yaml")))
+
+    expected = f"expected certificates in PEM form, found that {here}/ca.pem holds none"
+    assert problem.startswith(f"gateway.yaml:1: models.m.workers[0].tls_ca_file: {expected}")
 
 
 def test_an_empty_key_file_is_said(here: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 import typer.main
 
@@ -94,7 +95,7 @@ def test_the_configuration_shown_is_one(tmp_path: Path) -> None:
     """As typed, with the two files that it names beside it."""
     (block,) = re.findall(r"```yaml\n(.*?)```", section("Configure"), re.DOTALL)
     (tmp_path / "fleet.yaml").write_text(block, encoding="utf-8")
-    for name in ("qwen.key", "ca.pem"):
-        (tmp_path / name).write_text("x\n", encoding="utf-8")
+    (tmp_path / "qwen.key").write_text("x\n", encoding="utf-8")
+    (tmp_path / "ca.pem").write_bytes(Path(certifi.where()).read_bytes())
 
     assert [] == explain(tmp_path / "fleet.yaml")
