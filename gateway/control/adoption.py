@@ -23,11 +23,11 @@ from gateway.control.records import (
     boot_id,
     leftover,
     read_records,
-    start_ticks,
 )
 from gateway.errors import WorkerStartError
 from gateway.workers.adoption import AdoptedProcess, Adoption
 from gateway.workers.command_line import fingerprint
+from gateway.workers.platform import start_ticks
 from gateway.workers.spec import WorkerSpec
 
 
@@ -112,6 +112,7 @@ def _adoption(survivor: Survivor, spec: WorkerSpec, clock: Clock) -> Adoption | 
         gpus=record.gpus,
         was_ready=survivor.was_ready,
         started_at_s=_started_at_s(record.pid, clock),
+        scratch_dir=Path(record.scratch_dir) if record.scratch_dir else None,
     )
 
 

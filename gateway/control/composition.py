@@ -41,13 +41,18 @@ from gateway.log import EventLog
 from gateway.setup.facts import PROXY_VARIABLES
 from gateway.types import WorkerAddress
 from gateway.workers.actor import actor_for
+from gateway.workers.capabilities import FlagProbe
+from gateway.workers.gpu_pool import GpuPool
+from gateway.workers.nvml import Nvml
 from gateway.workers.platform import adopt_orphans
 from gateway.workers.ports import LoopbackPorts
 from gateway.workers.probe import HttpProber
 from gateway.workers.process import SessionLauncher
 from gateway.workers.services import Prober, WorkerServices
+from gateway.workers.spec import WorkerSpec
 
 LAST_SWEEP_S = 1.0
+FLAGS_FILE = "engine-flags.json"
 LISTEN_PATIENCE_S = 5.0
 """For the gateway processes of a killed supervisor to notice and leave the port."""
 LISTEN_AGAIN_S = 0.1
@@ -105,7 +110,29 @@ def serve(
             factory.runtime_dir = runtime_dir
             adopted = adopt(found, factory.specs(settings), SystemClock())
             _end_the_rest(state, adopted, found, terminal.console)
-            run = _Run(asked, settings, adopted, state, runtime_dir, around.environ, terminal, manager)
+            run = _Run(
+                asked=asked,
+                settings=settings,
+                adopted=adopted,
+                state=state,
+                runtime_dir=runtime_dir,
+                environ=around.environ,
+                terminal=terminal,
+                manager=manager,
+                factory=factory,
+                cache=around.directories.cache,
+            )
+                asked,
+                settings,
+                adopted,
+                state,
+                runtime_dir,
+                around.environ,
+                terminal,
+                manager,
+                factory,
+                around.directories.cache,
+            )
             source = FileSource(lambda: settings_for(frozenset()), factory) if from_file else None
             try:
                 anyio.run(_supervise, run, source)
@@ -141,7 +168,7 @@ def _try_to_listen(settings: Settings, state: StateDir, *, patience_s: float) ->
                 time.sleep(LISTEN_AGAIN_S)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """What one supervisor is started with."""
 
@@ -153,6 +180,8 @@ class _Run:
     environ: Mapping[str, str]
     terminal: Terminal
     manager: SystemdWatcher | None
+    factory: WorkerFactory
+    cache: Path
 
 
 async def _supervise(run: _Run, source: ReloadSource | None) -> None:
@@ -178,6 +207,9 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         environ=environ,
         new_launch_id=lambda: secrets.token_hex(8),
         clock=clock,
+        gpus=_gpu_pool(run, plain, console, clock),
+        flags=FlagProbe(run.cache / FLAGS_FILE, environ, plain),
+        preflight=run.factory.preflight,
     )
 
     def make_admin(supervisor: Supervisor) -> AdminServer:
@@ -206,6 +238,23 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         adopted=frozenset(adoptions),
     )
     await Supervisor(plan).run()
+
+
+def _gpu_pool(run: _Run, log: EventLog, console: ConsoleWatcher, clock: SystemClock) -> GpuPool | None:
+    """The GPUs to share out, None where there are none. Raises EnvironmentProblem when the driver does not answer."""
+    wanted = any(spec.variant == "cuda" and spec.static is None for spec in run.adopted.specs)
+    if not wanted and not run.factory.machine.gpus:
+        return None
+
+    def quarantined(index: int, reason: str) -> None:
+        log.event("gpu_quarantined", level="error", gpu=index, detail=reason)
+        console.said(f"GPU {index} is out of use: {reason}")
+
+    def weight_bytes(spec: WorkerSpec) -> int | None:
+        files = run.factory.model_files(spec)
+        return files.weight_bytes if files is not None else None
+
+    return GpuPool(Nvml(), run.factory.machine.gpus, clock=clock, weight_bytes=weight_bytes, on_quarantine=quarantined)
 
 
 def _prober_factory(settings: Settings) -> Callable[[WorkerAddress, str | None, str], Prober]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 from rich.console import Console
 
 from gateway.config.settings import Settings
@@ -21,10 +22,13 @@ from gateway.control.preparation import (
     problems,
     refuse_blockers,
 )
+from gateway.errors import ConfigurationError, ConfigurationProblems
 from gateway.setup.doctor import Severity
 from gateway.setup.facts import MachineFacts
 from gateway.workers.command_line import fingerprint
+from gateway.workers.model_files import ModelFiles, find_model_files
 from gateway.workers.placement import Machine
+from gateway.workers.preflight import Resources, check_fleet, check_launch
 from gateway.workers.spec import WorkerSpec, specs_from_settings
 
 
@@ -59,8 +63,30 @@ class WorkerFactory:
         return prepare_models(asked, self._engines, self._around, folder=self._folder)
 
     def specs(self, prepared: Settings) -> tuple[WorkerSpec, ...]:
-        """The workers of settings that `prepared` gave last."""
-        return plan_workers(prepared, self.machine, self._engines, self._logs, self.runtime_dir)
+        """
+        The workers of settings that `prepared` gave last.
+
+        Raises ConfigurationProblems for what is bound to fail, before anything is started.
+        """
+        planned = plan_workers(prepared, self.machine, self._engines, self._logs, self.runtime_dir)
+        files = {spec.source: self.model_files(spec) for spec in planned if spec.static is None}
+        if found := check_fleet(planned, files, self.resources):
+            raise ConfigurationProblems(found)
+        return planned
+
+    @property
+    def resources(self) -> Resources:
+        """What the workers may use together."""
+        return Resources({gpu.index: gpu for gpu in self.machine.gpus}, self._facts.memory_available)
+
+    def model_files(self, spec: WorkerSpec) -> ModelFiles | None:
+        """The model's own files, None where they are not on this machine yet. Reads them."""
+        return find_model_files(spec.source, self._around.environ, spec.launch.extra_args)
+
+    async def preflight(self, spec: WorkerSpec) -> Sequence[ConfigurationError]:
+        """What is bound to fail about one launch (a download may have finished meanwhile)."""
+        files = await anyio.to_thread.run_sync(self.model_files, spec)
+        return check_launch(spec, files, self.resources)
 
 
 @dataclass(frozen=True, slots=True)

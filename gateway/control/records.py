@@ -32,7 +32,10 @@ import psutil
 from gateway.durable import write_atomically
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
+from gateway.workers.platform import start_ticks
+from gateway.workers.scratch import remove_scratch
 from gateway.workers.services import Launcher, WorkerProcess
+from gateway.workers.shared_memory import remove_segments, segments_of
 
 LAUNCH_ID_VARIABLE = "GATEWAY_LAUNCH_ID"
 API_KEY_VARIABLE = "VLLM_API_KEY"
@@ -122,6 +125,7 @@ class RecordingLauncher:
             argv_hash=command.fingerprint,
             address=command.address,
             gpus=command.gpus,
+            scratch_dir=str(command.scratch_dir or ""),
         )
         files = RecordFiles(self._folder, record.launch_id)
         if key := command.environ.get(API_KEY_VARIABLE):
@@ -181,10 +185,14 @@ def sweep(folder: Path, *, deadline_s: float = 10.0, spare: Collection[str] = ()
     found = {record.launch_id: record for record in read_records(folder) if record.launch_id not in spare}
     leftovers = {name: members for name, record in found.items() if (members := leftover(record))}
     killed = tuple(sorted({pid for members in leftovers.values() for pid in members}))
+    segments = segments_of(killed)  # only the living can tell which are theirs
     survivors = _kill(leftovers.values(), [found[name] for name in leftovers], deadline_s)
     for name, record in found.items():
         if not survivors or not leftover(record):
+            if record.scratch_dir:
+                remove_scratch(Path(record.scratch_dir))
             RecordFiles(folder, name).remove()
+    remove_segments(segments)
     _remove_orphans(folder)
     return Swept(
         workers=tuple(sorted({found[name].worker for name in leftovers})), killed=killed, survivors=tuple(survivors)
@@ -214,23 +222,6 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     else:
         return str(int(psutil.boot_time()))
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a live process started, in ticks since boot; None when there is none (a zombie has ended)."""
-    if sys.platform == "linux":
-        try:
-            # The name in parentheses may hold anything, so the fields are counted from the last parenthesis.
-            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return None if fields[0] in "ZX" else int(fields[19])
-    else:
-        try:
-            process = psutil.Process(pid)
-            return None if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time() * 100)
-        except psutil.NoSuchProcess:
-            return None
 
 
 def _read(path: Path) -> LaunchRecord | None:

@@ -66,6 +66,7 @@ class Rollout:
         self._run_with = {name: revision(roster.spec(name)) for name in roster.actors}
         self._moves: dict[str, _Move] = {}
         self._halted: set[str] = set()
+        self._tried: set[str] = set()
 
     async def run(self, progress: Progress) -> None:
         """Until every step is done, or no more may be begun after a failure and what was begun has come to an end."""
@@ -77,7 +78,11 @@ class Rollout:
                 if not self._moves and not self._left():
                     break
                 await self._pulse.wait()
-        untouched = [step.worker for step in difference(self._wanted, self._present()) if step.model in self._halted]
+        untouched = [
+            step.worker
+            for step in difference(self._wanted, self._present())
+            if step.model in self._halted and step.worker not in self._tried
+        ]
         if untouched:
             progress.say(f"not touched: {', '.join(untouched)}")
 
@@ -92,6 +97,7 @@ class Rollout:
 
     def _begin(self, group: anyio.abc.TaskGroup, step: Step, progress: Progress) -> None:
         name = step.worker
+        self._tried.add(name)
         if step.action is Action.START:
             self._moves[name] = _Move(step, None, begun=True)
             self._run_with[name] = self._target(name)
