@@ -131,6 +131,11 @@ class ClientTransport:
         self._write(b"%x\r\n%b\r\n" % (len(data), data))
         return not self._protocol.flow.write_paused
 
+    def write_framed(self, data: bytes) -> bool:
+        """As `write`, for `data` that consists of whole chunks already."""
+        self._write(data)
+        return not self._protocol.flow.write_paused
+
     def abort(self) -> None:
         """Break the connection: what was sent must not look like a complete answer."""
         if self.cycle is not None:

@@ -117,6 +117,53 @@ class StreamObserver:
         self.token_events += found
         return found
 
+    def take_plain(self, text: bytes) -> int:
+        """
+        The short way through, for what nearly every read of a chat or completions stream holds: whole events, one
+        `data:` line each, that carry a part of an answer and nothing else to note.
+
+        Returns how many of them carry tokens, or -1: then nothing was noted, and `feed` has to read the bytes.
+        """
+        if not self._idle or self.done or self._family not in _CHUNKED_FAMILIES or b"\r" in text:
+            return -1
+        if text.count(b"\n") == 2:
+            found = self._glance(text[:-2]) if text.endswith(b"\n\n") else -1
+            if found >= 0:
+                self.events += 1
+                self.token_events += found
+            return found
+        events = text.split(b"\n\n")
+        if events.pop() or not events:
+            return -1
+        total = 0
+        for event in events:
+            found = self._glance(event)
+            if found < 0:
+                return -1
+            total += found
+        self.events += len(events)
+        self.token_events += total
+        return total
+
+    def _glance(self, event: bytes) -> int:
+        """1 or 0: the event carries tokens or none; -1: it is not plain."""
+        if not event.startswith(b"data: ") or b"\n" in event:
+            return -1
+        try:
+            chunk = payloads.CHUNK.decode(event[6:])
+        except _UNREADABLE:
+            return -1
+        if not chunk.choices or chunk.usage or chunk.error:
+            return -1
+        found = 0
+        for choice in chunk.choices:
+            if choice.finish_reason is not None:
+                return -1
+            delta = choice.delta
+            if choice.text or (delta is not None and (delta.content or _carries_output(delta))):
+                found = 1
+        return found
+
     def verdict(self, *, clean_end: bool = True) -> StreamVerdict:
         """
         Judge the stream at its end.
@@ -295,6 +342,7 @@ class StreamObserver:
         self.output_tokens = _greater(self.output_tokens, usage.get("completion_tokens", usage.get("output_tokens")))
 
 
+_CHUNKED_FAMILIES = (Family.CHAT, Family.COMPLETIONS)
 # Not the typed decoder's: strict JSON of another shape, lenient JSON, no JSON, or nested beyond the stack.
 _UNREADABLE = (msgspec.DecodeError, RecursionError)
 _RESPONSES_TERMINAL = frozenset({"response.completed", "response.failed", "response.incomplete"})

@@ -45,11 +45,16 @@ class UsageFilter:
         self._lf_due = False
         self._dropped_last = False
 
+    @property
+    def idle(self) -> bool:
+        """Between two events, with nothing held: events that do not concern the filter may be passed by it."""
+        return not (self._held or self._passing or self._lf_due)
+
     def feed(self, data: bytes) -> bytes:
         """The bytes to forward now; empty when all are held or dropped."""
         if (
             data.endswith(b"\n\n")
-            and not (self._held or self._passing or self._lf_due)
+            and not (self._held or self._passing or self._lf_due)  # `idle`, without the call
             and _NO_CHOICES.search(data) is None
         ):
             return data

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from gateway.errors import UpstreamError
 from gateway.protocol.observer import StreamObserver, UsageFilter
+from gateway.proxy.chunks import whole_chunks
 from gateway.proxy.cutting import after_last_blank_line, events_before_error
 from gateway.proxy.direct import DirectTransport
 from gateway.proxy.interfaces import GapHistogram, Lease
@@ -52,6 +53,7 @@ class Answer:
         "_lease",
         "_partial",
         "_partial_bytes",
+        "_passed_end",
         "_progress_at",
         "_ready",
         "_ready_bytes",
@@ -91,6 +93,7 @@ class Answer:
         self._ready_bytes = 0
         self._partial: list[bytes] = []
         self._partial_bytes = 0
+        self._passed_end = b""
         self._progress_at = 0.0
         self._events = 0
         self._stream_of: tuple[Family, int, bool] | None = None
@@ -202,6 +205,7 @@ class Answer:
     def write_directly(self, direct: DirectTransport) -> None:
         """From now on complete events go to `direct` as they arrive."""
         self._direct = direct
+        self.connection.take_shortcut(self._pass_through)
         # The last bytes travel with the terminating chunk, which only `send` writes.
         if not self.over and (data := self.take()):
             self._write(direct, data)
@@ -257,16 +261,7 @@ class Answer:
             return
         tokens = observer.feed(data)
         if tokens:
-            if self.first_token_at is None:
-                self.first_token_at = now
-            else:
-                self._gaps.observe(now - self.last_token_at)
-            if tokens > 1:
-                observe = self._gaps.observe
-                for _ in range(tokens - 1):
-                    observe(0.0)
-            self.last_token_at = now
-            self.tokens += tokens
+            self._count_tokens(tokens, now)
         boundary = observer.at_boundary
         if observer.events != self._events or not boundary:
             # A comment is no progress: a hung worker may still send them.
@@ -299,6 +294,47 @@ class Answer:
         if observer.done:
             self.done = True
         self._deliver(now)
+
+    def _pass_through(self, data: bytes) -> bool:
+        """
+        The hot path's hot path: a read of whole chunks with whole, plain events goes to the client as it came.
+
+        Must leave everything as `on_data` would, or leave all of it alone and return False.
+        """
+        observer, direct = self.observer, self._direct
+        if observer is None or direct is None or self._partial or self._ready or self.untold_error or self.error:
+            return False
+        if self.mid_event or (self.filter is not None and not self.filter.idle):
+            return False
+        body = whole_chunks(data)
+        if body is None:
+            return False
+        tokens = observer.take_plain(body)
+        if tokens < 0:
+            return False
+        now = time.monotonic()
+        if tokens:
+            self._count_tokens(tokens, now)
+        self._events = observer.events
+        self.last_at = self.last_write_at = now
+        if now - self._progress_at > PROGRESS_EVERY_S:
+            self._progress_at = now
+            self._lease.progress(now)
+        self.direct_bytes += len(body)
+        if not direct.write_framed(data):
+            self.stalled_at = now
+            self.connection.pause_reading()
+        return True
+
+    def _count_tokens(self, tokens: int, now: float) -> None:
+        if self.first_token_at is None:
+            self.first_token_at = now
+        else:
+            self._gaps.observe(now - self.last_token_at)
+        for _ in range(tokens - 1):
+            self._gaps.observe(0.0)
+        self.last_token_at = now
+        self.tokens += tokens
 
     def on_complete(self) -> None:
         """See `ResponseSink`."""
@@ -336,18 +372,21 @@ class Answer:
             return
         if not data:
             return
-        if self.mid_event:
-            self._pass(data)
-            return
         cut = self._last_boundary(data)
+        if self.mid_event and not cut:
+            self._pass(data)
+            self._passed_end = (self._passed_end + data)[-3:]
+            return
         if cut:
             self._release_partial()
             self._pass(data[:cut])
             data = data[cut:]
+            self.mid_event = False
         if data:
             self._partial.append(data)
             self._partial_bytes += len(data)
             if self._partial_bytes > PARTIAL_LIMIT:
+                self._passed_end = data[-3:]
                 self._release_partial()
                 self.mid_event = True
                 self.overflowed = True
@@ -367,7 +406,7 @@ class Answer:
 
     def _last_boundary(self, data: bytes) -> int:
         """Position behind the last blank line in `data` (0: none), also one that began in the bytes kept back."""
-        before = self._partial[-1][-3:] if self._partial else b""
+        before = self._passed_end if self.mid_event else self._partial[-1][-3:] if self._partial else b""
         end = after_last_blank_line(before + data)
         return max(0, end - len(before))
 

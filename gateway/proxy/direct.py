@@ -55,6 +55,10 @@ class DirectTransport(Protocol):
         """Send `data` as one chunk. False when the client's buffer is full: pause until `on_writable`."""
         ...
 
+    def write_framed(self, data: bytes) -> bool:
+        """As `write`, for `data` that consists of whole chunks already."""
+        ...
+
     def abort(self) -> None:
         """Break the connection: what was sent must not look like a complete answer."""
         ...

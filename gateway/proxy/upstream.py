@@ -76,9 +76,10 @@ class UpstreamConnection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_between_chunks",
         "_body",
         "_bodyless_framing",
-        "_chunked",
+        "_chunk_done",
         "_complete",
         "_failure",
         "_head_bytes",
@@ -91,6 +92,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_on_free",
         "_parser",
         "_reading",
+        "_shortcut",
         "_sink",
         "_transport",
         "answered",
@@ -113,7 +115,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_done = False
         self._head_bytes = 0
         self._header_bytes = 0
-        self._chunked = False
+        self._chunk_done = False
+        self._between_chunks = False
+        self._shortcut: Callable[[bytes], bool] | None = None
         self._bodyless_framing = False
         self.answered = False
         self.closed = False
@@ -128,6 +132,8 @@ class UpstreamConnection(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         self._sink = sink
+        self._shortcut = None
+        self._between_chunks = False
         self._complete = False
         self._keep_alive = True
         self._head_done = False
@@ -167,15 +173,26 @@ class UpstreamConnection(asyncio.Protocol):
         """False while `pause_reading` is in force."""
         return self._reading
 
+    def take_shortcut(self, shortcut: Callable[[bytes], bool]) -> None:
+        """
+        From now on offer every read that begins between two chunks to `shortcut` first, as it came from the socket.
+
+        It returns True for what it has dealt with, which must be whole chunks and not the last one: the parser, which
+        never sees them, is then again between two chunks. Ends with the answer.
+        """
+        self._shortcut = shortcut
+
     def detach(self, on_free: Callable[[UpstreamConnection], None] | None = None) -> None:
         """Stop caring for the current answer. `on_free` is called when it completes, if it does."""
         self._sink = _NOBODY
+        self._shortcut = None
         self._on_free = on_free
         self.resume_reading()
 
     def abort(self) -> None:
         """Close the socket at once, unsent bytes included: the worker sees it and stops generating."""
         self._sink = _NOBODY
+        self._shortcut = None
         self._on_free = None
         self._keep_alive = False
         if self._transport is not None:
@@ -199,6 +216,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        shortcut = self._shortcut
+        if shortcut is not None and self._between_chunks and shortcut(data):
+            return
         if self._complete:
             # Bytes nobody asked for: an answer to come could not be told from them.
             self._keep_alive = False
@@ -223,6 +243,8 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._head_done and self._head_bytes > MAX_HEAD_BYTES:
             self._fail(UpstreamProtocolError(f"more than {MAX_HEAD_BYTES} bytes of headers"))
             return
+        # The parser tells of a size line when it has read all of it: a read may end inside the next one.
+        self._between_chunks = self._chunk_done and data.endswith(b"\r\n")
         body = self._body
         if body is not None:  # set by on_body, which the parser has just called
             self._body = None
@@ -315,7 +337,14 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._body = [held, body]
 
+    def on_chunk_header(self) -> None:
+        self._chunk_done = False
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_done = True
+
     def on_message_complete(self) -> None:
+        self._chunk_done = False
         if self._head_done:
             self._complete = True
 

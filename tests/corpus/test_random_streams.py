@@ -21,7 +21,7 @@ from tests.proxy.raw_client import CHAT, chat, connect, post
 pytestmark = pytest.mark.anyio
 
 STREAM = frames.ChatStream()
-TEXTS = ("a", "안😀", '"type":"error"', '","choices":[],"usage":{}}', "x" * 5000, "y" * 50_000)
+TEXTS = ("a", "안😀", '"type":"error"', '","choices":[],"usage":{}}', "x" * 5000, "y" * 70_000)
 PATHS = {"chat": CHAT, "responses": "/v1/responses", "messages": "/v1/messages"}
 WELL = ("whole", "without-marker")
 OUR_EVENT = {"chat": b'data: {"error":{', "responses": b"event: error\ndata: {", "messages": b"event: error\ndata: {"}

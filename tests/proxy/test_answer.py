@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.proxy.answer import HOLD_LIMIT, PARTIAL_LIMIT, Answer
+from gateway.proxy.chunks import whole_chunks
 from gateway.types import Family
 from loadtest.servers import frames
 
@@ -25,6 +27,9 @@ class Connection:
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def take_shortcut(self, shortcut: Callable[[bytes], bool]) -> None:
+        self.shortcut = shortcut
 
 
 class Quiet:
@@ -46,6 +51,11 @@ class Client:
         self.written.append(data)
         self.room -= 1
         return self.room > 0
+
+    def write_framed(self, data: bytes) -> bool:
+        body = whole_chunks(data)
+        assert body is not None
+        return self.write(body)
 
 
 def new_answer(*, drop_usage: bool = False) -> tuple[Answer, Connection]:
