@@ -44,7 +44,7 @@ from gateway.control.preparation import (
     without_ours,
 )
 from gateway.control.state_dir import StateDir, held
-from gateway.control.status_view import status_view
+from gateway.control.status_view import COLUMNS, status_view
 from gateway.control.worker_logs import follow, log_path, tail
 from gateway.errors import (
     ConfigurationError,
@@ -283,6 +283,7 @@ def doctor(
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON, for programs.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw every second until Ctrl-C.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Also model, address, context, engine and log file.")] = False,
 ) -> None:
     """Show models, workers and gateway processes of the running gateway."""
     client = AdminClient(_state())
@@ -290,17 +291,19 @@ def status(
         sys.stdout.write(client.status().to_json().decode() + "\n")
         return
     console = _console()
+    if not wide:
+        console.width = min(console.width, COLUMNS)
     if not watch:
-        console.print(status_view(client.status()))
+        console.print(status_view(client.status(), wide=wide))
         return
-    view = status_view(client.status())
+    view = status_view(client.status(), wide=wide)
     with (
         suppress(KeyboardInterrupt),  # is how watching ends
         Live(view, console=console, auto_refresh=False, screen=console.is_terminal) as live,
     ):
         while True:
             time.sleep(WATCH_S)
-            live.update(status_view(client.status()), refresh=True)
+            live.update(status_view(client.status(), wide=wide), refresh=True)
 
 
 @app.command(hidden=True)

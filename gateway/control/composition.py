@@ -34,6 +34,7 @@ from gateway.control.sockets import listen, require_public_bind
 from gateway.control.state_dir import StateDir, held, runtime_directory
 from gateway.control.supervisor import Supervisor
 from gateway.control.supervisor_plan import AdminServer, SupervisorPlan
+from gateway.control.vitals import VitalSigns
 from gateway.control.watcher import Watcher
 from gateway.errors import PortInUse
 from gateway.keys import count_keys
@@ -122,17 +123,6 @@ def serve(
                 factory=factory,
                 cache=around.directories.cache,
             )
-                asked,
-                settings,
-                adopted,
-                state,
-                runtime_dir,
-                around.environ,
-                terminal,
-                manager,
-                factory,
-                around.directories.cache,
-            )
             source = FileSource(lambda: settings_for(frozenset()), factory) if from_file else None
             try:
                 anyio.run(_supervise, run, source)
@@ -212,8 +202,10 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         preflight=run.factory.preflight,
     )
 
+    scraper = Scraper(clock)
+
     def make_admin(supervisor: Supervisor) -> AdminServer:
-        app = admin_app(supervisor, Scraper(clock))
+        app = admin_app(supervisor, scraper)
         guarded = TcpGuard(app, bound_host=settings.admin.host, token=state.admin_token())
         return UvicornAdminServer(guarded, app)
 
@@ -236,6 +228,7 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         revision=revision,
         on_ready=lambda launch_id: note_ready(state.records, launch_id),
         adopted=frozenset(adoptions),
+        vitals=VitalSigns(scraper, clock),
     )
     await Supervisor(plan).run()
 

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.config.settings import Settings
 from gateway.control.operations import OperationReport
+from gateway.control.vitals import Vitals
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.status import WorkerStatus
 
@@ -16,7 +17,8 @@ class WorkerLine(msgspec.Struct, frozen=True):
     """
     One worker. `age_s`: seconds in this state; `address`: `HOST:PORT` or `unix:PATH`, "" without a process.
 
-    `port` is None for a Unix socket; `restarts` counts all, `last_failure` is one sentence, "" when there was none.
+    `port` is None for a Unix socket; `restarts` counts all, `restart_reasons` by reason; `last_failure` is one sentence,
+    "" when there was none. `tokens_per_s` (over the last seconds) and `kv_usage` (0 to 1) are None where not known.
     """
 
     name: str
@@ -36,6 +38,9 @@ class WorkerLine(msgspec.Struct, frozen=True):
     max_model_len: int | None
     engine_version: str
     log_file: str
+    restart_reasons: dict[str, int] = {}
+    tokens_per_s: float | None = None
+    kv_usage: float | None = None
 
 
 class ModelLine(msgspec.Struct, frozen=True):
@@ -97,9 +102,13 @@ def model_lines(settings: Settings, statuses: Sequence[WorkerStatus]) -> tuple[M
 
 
 def worker_lines(
-    statuses: Sequence[WorkerStatus], now_s: float, in_flight: Callable[[str], int]
+    statuses: Sequence[WorkerStatus],
+    now_s: float,
+    in_flight: Callable[[str], int],
+    vitals: Callable[[str, str], Vitals] = lambda worker, launch_id: Vitals(),
 ) -> tuple[WorkerLine, ...]:
     """Workers in configuration order; `now_s` is CLOCK_MONOTONIC."""
+    looks = {status.name: vitals(status.name, status.launch_id) for status in statuses}
     return tuple(
         WorkerLine(
             name=status.name,
@@ -119,6 +128,9 @@ def worker_lines(
             max_model_len=status.max_model_len,
             engine_version=status.engine_version,
             log_file=status.log_file,
+            restart_reasons=dict(status.restart_reasons),
+            tokens_per_s=looks[status.name].tokens_per_s,
+            kv_usage=looks[status.name].kv_usage,
         )
         for status in statuses
     )

@@ -1,4 +1,4 @@
-"""`gateway status` for people: the report as text and a table."""
+"""`gateway status` for people: the report as text and a table of at most a hundred columns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from rich.text import Text
 from gateway.control.progress import elapsed
 from gateway.control.status_report import StatusReport, WorkerLine
 from gateway.types import WorkerState
+
+COLUMNS = 100
+"""Of the table without --wide."""
 
 _COLOUR = {
     WorkerState.READY: "green",
@@ -23,8 +26,8 @@ _COLOUR = {
 }
 
 
-def status_view(report: StatusReport) -> RenderableType:
-    """The whole report: addresses, models, workers, then failures in full (a table would cut them)."""
+def status_view(report: StatusReport, *, wide: bool = False) -> RenderableType:
+    """The whole report: addresses, models, workers, then restarts and failures in full (a table would cut them)."""
     serving = sum(process.serving for process in report.gateway_processes)
     head = Text(
         f"vllm-gateway {report.version}  pid {report.pid}  up {elapsed(report.uptime_s)}"
@@ -37,33 +40,52 @@ def status_view(report: StatusReport) -> RenderableType:
             for model in report.models
         )
     )
-    failures = [
-        Text(f"{worker.name}: {worker.last_failure}", style="red" if _is_down(worker) else "dim")
+    notes = [
+        Text(f"{worker.name}: {note}", style="red" if _is_down(worker) else "dim")
         for worker in report.workers
-        if worker.last_failure
+        if (note := _note(worker))
     ]
-    return Group(head, _table(report), *failures)
+    if report.operation.running:
+        last = report.operation.lines[-1] if report.operation.lines else "begun"
+        notes.append(Text(f"{report.operation.name} under way: {last}", style="yellow"))
+    return Group(head, _table(report, wide=wide), *notes)
 
 
-def _table(report: StatusReport) -> Table:
+def _table(report: StatusReport, *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("WORKER", "MODEL", "STATE", "AGE", "PID", "ADDRESS", "GPU"):
-        table.add_column(title, no_wrap=title != "STATE")
-    table.add_column("IN FLIGHT", justify="right", no_wrap=True)
-    table.add_column("RESTARTS", justify="right", no_wrap=True)
+    table.add_column("WORKER", overflow="fold")
+    if wide:
+        table.add_column("MODEL", overflow="fold")
+    table.add_column("STATE", overflow="fold", min_width=8)
+    for title in ("AGE", "GPU", "PORT", "PID", "REQS", "TOK/S", "KV", "RESTARTS"):
+        table.add_column(title, justify="left" if title == "GPU" else "right", no_wrap=True)
+    if wide:
+        for title in ("ADDRESS", "CONTEXT", "ENGINE", "LOG"):
+            table.add_column(title, overflow="fold")
     for worker in report.workers:
         colour = _COLOUR[worker.state]
-        table.add_row(
-            escape(worker.name),
-            escape(worker.model),
+        cells = [escape(worker.name)]
+        if wide:
+            cells.append(escape(worker.model))
+        cells += [
             f"[{colour}]{worker.state}[/]{escape(_doing(worker))}",
             elapsed(worker.age_s),
-            "-" if worker.pid is None else str(worker.pid),
-            escape(worker.address) or "-",
             ",".join(map(str, worker.gpus)) or "-",
+            _or_dash(worker.port) if not worker.address.startswith("unix:") else "uds",
+            _or_dash(worker.pid),
             str(worker.in_flight),
+            "-" if worker.tokens_per_s is None else f"{worker.tokens_per_s:.0f}",
+            "-" if worker.kv_usage is None else f"{worker.kv_usage:.0%}",
             str(worker.restarts),
-        )
+        ]
+        if wide:
+            cells += [
+                escape(worker.address) or "-",
+                _or_dash(worker.max_model_len),
+                escape(worker.engine_version) or "-",
+                escape(worker.log_file) or "-",
+            ]
+        table.add_row(*cells)
     return table
 
 
@@ -71,6 +93,21 @@ def _doing(worker: WorkerLine) -> str:
     if worker.state is not WorkerState.STARTING or not worker.phase:
         return ""
     return f": {worker.phase}" + ("" if worker.progress is None else f" ({worker.progress:.0%})")
+
+
+def _note(worker: WorkerLine) -> str:
+    """Why it was restarted how often, and its last failure in words."""
+    said = []
+    if worker.restart_reasons:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(worker.restart_reasons.items()))
+        said.append(f"restarted {worker.restarts} times ({reasons}).")
+    if worker.last_failure:
+        said.append(worker.last_failure)
+    return " ".join(said)
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
 
 
 def _is_down(worker: WorkerLine) -> bool:

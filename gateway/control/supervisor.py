@@ -39,6 +39,7 @@ from gateway.control.sockets import listen, listen_unix, require_public_bind, ur
 from gateway.control.state_dir import Endpoint
 from gateway.control.status_report import GatewayProcessLine, StatusReport, model_lines, worker_lines
 from gateway.control.supervisor_plan import SupervisorPlan
+from gateway.control.vitals import Vitals
 from gateway.control.watcher import Addresses
 from gateway.errors import GatewayError, WorkerStartError
 from gateway.keys import count_keys
@@ -141,13 +142,17 @@ class Supervisor(SlotEvents):
             public_url=self._addresses.public,
             admin_url=self._addresses.admin,
             models=model_lines(self._settings, statuses),
-            workers=worker_lines(statuses, now_s, lambda name: self.load(name).in_flight),
+            workers=worker_lines(statuses, now_s, lambda name: self.load(name).in_flight, self._vitals),
             gateway_processes=tuple(
                 GatewayProcessLine(slot=index, pid=slot.pid, serving=slot.serving, restarts=slot.restarts)
                 for index, slot in enumerate(self._front.slots)
             ),
             operation=self._operations.latest,
         )
+
+    def _vitals(self, worker: str, launch_id: str) -> Vitals:
+        signs = self._plan.vitals
+        return signs.of(worker, launch_id) if signs is not None else Vitals()
 
     def stop(self, reason: str) -> None:
         """Take everything down; a second call hurries. Returns at once."""
@@ -277,6 +282,8 @@ class Supervisor(SlotEvents):
             group.start_soon(self._plan.make_admin(self).serve, admin, unix)
             group.start_soon(self._publish_changes)
             group.start_soon(self._operations.run)
+            if self._plan.vitals is not None:
+                group.start_soon(self._plan.vitals.run, lambda: [actor.view for actor in self.actors.values()])
             group.start_soon(_then_set, self._roster.run, workers_done)
             group.start_soon(_then_set, self._front.run, front_done)
             await self._stop.wait()

@@ -12,6 +12,7 @@ from gateway.clock import Clock
 from gateway.config.settings import Settings
 from gateway.control.reload import ReloadSource
 from gateway.control.state_dir import StateDir
+from gateway.control.vitals import VitalSigns
 from gateway.control.watcher import Watcher
 from gateway.log import EventLog
 from gateway.workers.actor import Actor, OnChange
@@ -44,6 +45,7 @@ class SupervisorPlan:
         revision: Names what a worker is started with: equal revisions need no new process.
         on_ready: Told the launch of a worker that has become READY.
         adopted: Workers whose process an earlier supervisor started.
+        vitals: Looks at the workers' own metrics; None: nobody does.
     """
 
     settings: Settings
@@ -64,3 +66,4 @@ class SupervisorPlan:
     revision: Callable[[WorkerSpec], str] = repr
     on_ready: Callable[[str], None] = lambda launch_id: None
     adopted: frozenset[str] = frozenset()
+    vitals: VitalSigns | None = None

@@ -1,0 +1,96 @@
+"""How busy each worker is, from its own metrics: tokens per second and the use of its KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from gateway.clock import Clock
+from gateway.control.scrape import ScrapeError, Scraper
+from gateway.types import WorkerState, WorkerView
+
+INTERVAL_S = 5.0
+TOKENS = "vllm:generation_tokens_total"
+KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+"""The second one is what releases before 0.12 called it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """`tokens_per_s`: generated since the look before; `kv_usage`: 0 to 1. None where it is not known."""
+
+    tokens_per_s: float | None = None
+    kv_usage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    launch_id: str
+    at_s: float
+    tokens: float | None
+    vitals: Vitals
+
+
+class VitalSigns:
+    """Looks at every worker that serves, every few seconds. `run` is the only writer."""
+
+    def __init__(self, scraper: Scraper, clock: Clock) -> None:
+        self._scraper = scraper
+        self._clock = clock
+        self._looks: dict[str, _Look] = {}
+
+    def of(self, worker: str, launch_id: str) -> Vitals:
+        """What the last look at this launch showed."""
+        look = self._looks.get(worker)
+        return look.vitals if look is not None and look.launch_id == launch_id else Vitals()
+
+    async def run(self, workers: Callable[[], Sequence[WorkerView]]) -> None:
+        """Until cancelled."""
+        while True:
+            serving = [view for view in workers() if view.state in (WorkerState.READY, WorkerState.DRAINING)]
+            async with anyio.create_task_group() as group:
+                for view in serving:
+                    group.start_soon(self._look, view)
+            names = {view.name for view in serving}
+            self._looks = {name: look for name, look in self._looks.items() if name in names}
+            await anyio.sleep(INTERVAL_S)
+
+    async def _look(self, worker: WorkerView) -> None:
+        try:
+            page = await self._scraper.page(worker)
+        except ScrapeError:
+            self._looks.pop(worker.name, None)
+            return
+        text = page.text.decode("utf-8", "replace")
+        tokens = total(text, TOKENS)
+        before = self._looks.get(worker.name)
+        rate = None
+        if before is not None and before.launch_id == worker.launch_id and page.at_s > before.at_s:
+            if tokens is not None and before.tokens is not None and tokens >= before.tokens:
+                rate = (tokens - before.tokens) / (page.at_s - before.at_s)
+        usage = next((found for name in KV_USAGE if (found := highest(text, name)) is not None), None)
+        self._looks[worker.name] = _Look(worker.launch_id, page.at_s, tokens, Vitals(rate, usage))
+
+
+def total(text: str, name: str) -> float | None:
+    """The sum of all series of a metric in Prometheus text; None without any."""
+    values = _values(text, name)
+    return sum(values) if values else None
+
+
+def highest(text: str, name: str) -> float | None:
+    """The highest series of a metric; None without any."""
+    return max(_values(text, name), default=None)
+
+
+def _values(text: str, name: str) -> list[float]:
+    values = []
+    for line in text.splitlines():
+        if line.startswith((name + "{", name + " ")):
+            try:
+                values.append(float(line.rsplit(" ", 1)[1]))
+            except ValueError:
+                return []  # not Prometheus text: nothing can be said
+    return values
