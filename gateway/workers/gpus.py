@@ -139,9 +139,8 @@ class GpuLedger:
             used_bytes: Memory in use now, by GPU, whoever uses it.
         """
         if need.worker in self._held:
-            return Waiting(
-                f"Waits until its own earlier launch has given its GPUs back: {_named(self._gpus_of(need.worker))}."
-            )
+            own = _named(self._gpus_of(need.worker))
+            return Waiting(f"Waits until its own earlier launch has given {own} back.")
         allowed = self._allowed(need)
         if isinstance(allowed, Impossible):
             return allowed

@@ -161,3 +161,18 @@ async def first(*waits: Callable[[], Awaitable[object]]) -> None:
 
         for wait in waits:
             group.start_soon(one, wait)
+
+
+async def finished_within(
+    sleep: Callable[[float], Awaitable[None]], seconds: float, work: Callable[[], Awaitable[object]]
+) -> bool:
+    """Did `work` finish before `sleep(seconds)` did? Whichever is later is cancelled."""
+    finished = False
+
+    async def note() -> None:
+        nonlocal finished
+        await work()
+        finished = True
+
+    await first(note, lambda: sleep(seconds))
+    return finished

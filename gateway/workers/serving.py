@@ -10,7 +10,7 @@ import anyio
 from gateway.types import WorkerState
 from gateway.workers.board import StatusBoard
 from gateway.workers.failures import StartFailure
-from gateway.workers.inbox import Inbox, Order, WorkerCommand, first
+from gateway.workers.inbox import Inbox, Order, WorkerCommand, finished_within
 from gateway.workers.lifecycle import LifeEvent
 from gateway.workers.log_file import LogFile
 from gateway.workers.log_tail import LogTail
@@ -33,6 +33,8 @@ DRAIN_SETTLE_S = 1.5
 A load report counts for a drain only if it is so much younger: snapshots take 0.1 s to spread, reports come every
 second, and a gateway process may still have dispatched on the snapshot before.
 """
+
+_LATE = ProbeFailure("no answer in time")
 
 EXITED = "exited"
 HUNG = "hung"
@@ -213,7 +215,7 @@ class Serving:
         )
         self._suspect(failure)
         for _ in range(CANARY_TRIES):
-            asked = await self._ask(lambda: self._prober.generate(CANARY_TIMEOUT_S))
+            asked = await self._ask(lambda: self._prober.generate(CANARY_TIMEOUT_S), CANARY_TIMEOUT_S, late=_LATE)
             if asked is None:
                 return None  # an order, or its exit
             if asked.failed is None:
@@ -231,9 +233,16 @@ class Serving:
             self._board.follow(LifeEvent.RECOVERED)
 
     async def _ask(
-        self, question: Callable[[], Awaitable[float | None]], limit_s: float = float("inf")
+        self,
+        question: Callable[[], Awaitable[float | None]],
+        limit_s: float = float("inf"),
+        *,
+        late: ProbeFailure | None = None,
     ) -> _Asked | None:
-        """The answer or the failure; None when something urgent came between, or after `limit_s`."""
+        """
+        The answer or the failure; after `limit_s` seconds `late`. None when something urgent came between, or after the
+        limit without `late`.
+        """
         found: list[_Asked] = []
 
         async def ask() -> None:
@@ -243,7 +252,9 @@ class Serving:
                 found.append(_Asked(failed=exc))
 
         async def ask_within_limit() -> None:
-            await first(ask, lambda: self._sleep(limit_s))
+            passed = await finished_within(self._sleep, limit_s, ask)
+            if not passed and late is not None:
+                found.append(_Asked(failed=late))
 
         await self._inbox.unless_urgent(ask if limit_s == float("inf") else ask_within_limit)
         return found[0] if found else None

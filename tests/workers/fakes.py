@@ -16,7 +16,14 @@ from gateway.config.settings import Launch, StaticWorker, Watch
 from gateway.errors import WorkerStartError
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.command_line import CommandLine
-from gateway.workers.services import ModelFacts, ProbeFailure, WorkerServices
+from gateway.workers.services import (
+    EngineFlags,
+    GpuLeases,
+    ModelFacts,
+    Preflight,
+    ProbeFailure,
+    WorkerServices,
+)
 from gateway.workers.spec import WorkerSpec
 from gateway.workers.status import WorkerStatus
 from gateway.workers.warm_up import Feature
@@ -127,19 +134,25 @@ class FakeProcess:
 
 
 class FakeLauncher:
-    """Every launch is in `processes` and `commands`; `prepare` may change a process before it is handed out."""
+    """
+    Every launch is in `processes` and `commands`; `prepare` may change a process before it is handed out.
+
+    `several`: the test has several workers, which may run side by side.
+    """
 
     def __init__(self) -> None:
         self.processes: list[FakeProcess] = []
         self.commands: list[CommandLine] = []
         self.logs: list[Path] = []
         self.refuse: WorkerStartError | None = None
+        self.several = False
         self.prepare: Callable[[FakeProcess], None] = lambda process: None
 
     async def launch(self, command: CommandLine, log_file: Path) -> FakeProcess:
         if self.refuse is not None:
             raise self.refuse
-        assert all(process.swept for process in self.processes), "launched beside a session that is not dead"
+        dead = all(process.swept for process in self.processes)
+        assert dead or self.several, "launched beside a session that is not dead"
         process = FakeProcess(4000 + len(self.processes))
         self.prepare(process)
         self._create(log_file)
@@ -147,6 +160,11 @@ class FakeLauncher:
         self.commands.append(command)
         self.logs.append(log_file)
         return process
+
+    @property
+    def last_command(self) -> CommandLine:
+        """Of the latest launch."""
+        return self.commands[-1]
 
     def _create(self, log_file: Path) -> None:
         log_file.touch()
@@ -237,6 +255,9 @@ class FakePorts:
         self.held.add(port)
         return port
 
+    def claim(self, port: int) -> None:
+        self.held.add(port)
+
     def release(self, port: int) -> None:
         self.held.remove(port)
 
@@ -272,10 +293,16 @@ class Stage:
     ports: FakePorts = field(default_factory=FakePorts)
     told: list[WorkerStatus] = field(default_factory=list)
     launches: int = 0
+    gpus: GpuLeases | None = None
+    flags: EngineFlags | None = None
+    preflight: Preflight | None = None
 
     @property
     def services(self) -> WorkerServices:
         return WorkerServices(
+            gpus=self.gpus,
+            flags=self.flags,
+            preflight=self.preflight,
             launcher=self.launcher,
             prober=self.world.prober,
             ports=self.ports,
