@@ -15,6 +15,8 @@ import pytest
 
 from tests.setup.conftest import FakeMachine
 
+pytestmark = pytest.mark.integration
+
 STEPS = {
     "light": ("venv-folder", "venv-python", "venv-end", "pip-first", "pip-second", "pip-end", "verify", "verify-end"),
     "engine": ("venv-folder", "venv-end", "torch", "torch-end", "pip-first", "pip-third", "verify", "verify-end"),
