@@ -36,11 +36,9 @@ class TransportFailure(Exception):
 
 @dataclass(slots=True)
 class Exchange:
-    """What came back. Times are perf_counter seconds; a body that is not passed on is kept up to a limit."""
+    """What came back. `sent_at` is perf_counter seconds; a body that is not passed on is kept up to a limit."""
 
     sent_at: float = 0.0
-    headers_at: float = 0.0
-    ended_at: float = 0.0
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
@@ -63,7 +61,6 @@ class _Reader:
 
     def on_headers_complete(self) -> None:
         self.exchange.status = self.parser.get_status_code()
-        self.exchange.headers_at = self.now
 
     def on_body(self, piece: bytes) -> None:
         if self.exchange.status == 200 and self._on_data is not None:
@@ -123,7 +120,6 @@ class Client:
         except httptools.HttpParserError as error:
             raise TransportFailure(Outcome.MALFORMED, f"not HTTP: {error}") from error
         finally:
-            exchange.ended_at = time.perf_counter()
             if not keep:
                 self.close()
         return exchange
