@@ -41,7 +41,8 @@ engine: bootstrap ## build the engine's environment and the embedded model in yo
 	@$(VENV)/python -m gateway.setup.prepare
 
 test: bootstrap lint engine sdk-clients ## everything that must hold: real processes, the real engine on the CPU
-	$(PYTEST) -m "not soak"
+	$(PYTEST) -n 4 -m "not integration and not engine and not soak"
+	$(PYTEST) -m "(integration or engine) and not soak"
 
 check: bootstrap lint unit ## lint, types, import contracts, unit tests: two minutes, no engine, no network
 
@@ -54,7 +55,7 @@ lint: bootstrap ## ruff, mypy (Linux, macOS), import contracts, generated pages
 	$(VENV)/python -m gateway.metrics.reference --check
 
 unit: bootstrap
-	$(PYTEST) -m "not integration and not engine and not soak"
+	$(PYTEST) -n 4 -m "not integration and not engine and not soak"
 
 loadtest: bootstrap ## 30 s of streaming chat against the running gateway: TTFT, ITL, throughput, errors
 	@exec $(VENV)/python -m loadtest $(if $(TARGET),--target "$(TARGET)")
