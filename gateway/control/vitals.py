@@ -67,11 +67,16 @@ class VitalSigns:
         tokens = total(text, TOKENS)
         before = self._looks.get(worker.name)
         rate = None
-        if before is not None and before.launch_id == worker.launch_id and page.at_s > before.at_s:
-            if tokens is not None and before.tokens is not None and tokens >= before.tokens:
-                rate = (tokens - before.tokens) / (page.at_s - before.at_s)
+        same = before is not None and before.launch_id == worker.launch_id and page.at_s > before.at_s
+        if same and before is not None and None not in (tokens, before.tokens):
+            rate = _rate(before.tokens or 0.0, tokens or 0.0, page.at_s - before.at_s)
         usage = next((found for name in KV_USAGE if (found := highest(text, name)) is not None), None)
         self._looks[worker.name] = _Look(worker.launch_id, page.at_s, tokens, Vitals(rate, usage))
+
+
+def _rate(before: float, now: float, seconds: float) -> float | None:
+    """None when the counter fell: the worker behind the address is another one."""
+    return (now - before) / seconds if now >= before else None
 
 
 def total(text: str, name: str) -> float | None:
