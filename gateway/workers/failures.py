@@ -100,6 +100,13 @@ _RULES = (
         permanent=True,
     ),
     _rule(
+        "bad_model",
+        r"config file at '?[^']*'? is not a valid JSON file",
+        "The config.json of {source} is not valid JSON: its download was not complete, or it was edited; mend it, or "
+        "give another models.{model}.model.",
+        permanent=True,
+    ),
+    _rule(
         "no_weights",
         r"Cannot find any model weights with",
         "The folder {source} has no weight files; complete the download, or set models.{model}.launch.load_format.",
@@ -216,6 +223,7 @@ MAYBE_THE_GPU = frozenset(
 _AT_RUN_TIME = frozenset({"gpu_fault", "out_of_gpu_memory", "out_of_memory", "disk_full"})
 """What may also happen to a worker that served; these sentences use `{model}` and the rule's own groups alone."""
 
+_NO_BROADCAST = re.compile(r"No available shared memory broadcast block")
 _GENERIC = re.compile(r"Engine core initialization failed")
 _ERROR = re.compile(r"(?:^|\s)(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|NotFound)\b:? .*|Value error, .*)$")
 _FROM_BELOW = re.compile(r"\((?:EngineCore|Worker)[^)]*\) ERROR")
@@ -245,8 +253,8 @@ def classify_start_failure(
     if timed_out_s is not None:
         return StartFailure(
             "start_timeout",
-            f"The worker was not ready within {timed_out_s:g} s; raise models.{model}.launch.start_timeout_s, or see "
-            "its log for what it waits for.",
+            f"The worker was not ready after {timed_out_s:.0f} s{_waited_for(lines)}; raise "
+            f"models.{model}.launch.start_timeout_s, or see its log for what it waits for.",
             False,
             lines[-1].strip() if lines else "",
         )
@@ -259,9 +267,7 @@ def classify_start_failure(
             cause,
         )
     how = "" if exit_status is None else f" ({describe_exit(exit_status)})"
-    return StartFailure(
-        "start_failed", f"The worker ended while it started{how}: {cause or 'no error logged'}.", False, cause
-    )
+    return StartFailure("start_failed", f"The worker ended while it started{how}: {_unended(cause)}.", False, cause)
 
 
 def classify_crash(lines: Sequence[str], *, model: str, exit_status: int | None) -> StartFailure:
@@ -279,9 +285,17 @@ def classify_crash(lines: Sequence[str], *, model: str, exit_status: int | None)
                 return StartFailure(rule.reason, sentence, False, line.strip())
     how = "ended" if exit_status is None else describe_exit(exit_status)
     cause = root_cause(lines)
-    return StartFailure(
-        "exited", f"The worker exited while it served ({how}): {cause or 'no error logged'}.", False, cause
-    )
+    return StartFailure("exited", f"The worker exited while it served ({how}): {_unended(cause)}.", False, cause)
+
+
+def _waited_for(lines: Sequence[str]) -> str:
+    """What a start that hangs is known to wait for, to follow the time."""
+    if any(_NO_BROADCAST.search(line) for line in lines):
+        return (
+            ': its processes wait for each other (where GPUs have no NVLink, launch.env.NCCL_P2P_DISABLE: "1" or '
+            "--disable-custom-all-reduce in extra_args helps)"
+        )
+    return ""
 
 
 def root_cause(lines: Sequence[str]) -> str:
@@ -298,6 +312,11 @@ def root_cause(lines: Sequence[str]) -> str:
         if not below and _FROM_BELOW.search(line):
             below = last
     return below or last
+
+
+def _unended(cause: str) -> str:
+    """To stand at the end of a sentence that has its own full stop."""
+    return cause.rstrip(". ") or "no error logged"
 
 
 def describe_exit(status: int) -> str:

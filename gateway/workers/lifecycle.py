@@ -77,17 +77,6 @@ TRANSITIONS: Mapping[tuple[WorkerState, LifeEvent], WorkerState] = MappingProxyT
 )
 """The whole table; a pair that is not in it is illegal."""
 
-WITH_PROCESS = frozenset(
-    {
-        WorkerState.STARTING,
-        WorkerState.READY,
-        WorkerState.UNHEALTHY,
-        WorkerState.DRAINING,
-        WorkerState.STOPPING,
-    }
-)
-"""States in which a process of the worker may exist."""
-
 
 def follow(state: WorkerState, event: LifeEvent) -> WorkerState:
     """

@@ -21,7 +21,7 @@ def parsed_bytes(size: int | str) -> int:
     if isinstance(size, int):
         return size
     match = _SIZE.fullmatch(size.strip())
-    if match is None or ("." in match["number"] and match["unit"] not in "kmgt") or size.strip().endswith("."):
+    if match is None or ("." in match["number"] and match["unit"] not in tuple("kmgt")):
         raise ValueError(f"expected a size in bytes such as 2G, 512M or 1.5g, found {size!r}")
     unit = match["unit"]
     return int(float(match["number"]) * _BINARY.get(unit, _DECIMAL.get(unit, 1)))

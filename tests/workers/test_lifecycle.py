@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from gateway.types import WorkerState
-from gateway.workers.lifecycle import TRANSITIONS, WITH_PROCESS, IllegalTransition, LifeEvent, allows, follow
+from gateway.workers.lifecycle import TRANSITIONS, IllegalTransition, LifeEvent, allows, follow
 
 STOPPED, STARTING, READY, UNHEALTHY, DRAINING, STOPPING, BACKOFF, FAILED = WorkerState
 
@@ -44,6 +44,18 @@ def test_every_pair_of_state_and_event(state: WorkerState, event: LifeEvent) -> 
     else:
         assert allows(state, event)
         assert expected is follow(state, event)
+
+
+WITH_PROCESS = frozenset(
+    {
+        WorkerState.STARTING,
+        WorkerState.READY,
+        WorkerState.UNHEALTHY,
+        WorkerState.DRAINING,
+        WorkerState.STOPPING,
+    }
+)
+"""States in which a process of the worker may exist."""
 
 
 def test_only_stopping_leads_out_of_the_states_with_a_process() -> None:
