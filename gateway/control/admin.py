@@ -177,8 +177,10 @@ def admin_app(fleet: Fleet, scraper: Scraper) -> FastAPI:
             return _error(409, "draining", "the gateway is stopping and takes no more commands")
         try:
             answer = await fleet.reload(dry_run=dry_run)
-        except (ConfigurationError, ReloadRefused) as exc:
+        except ConfigurationError as exc:
             return _error(400, "configuration", str(exc))
+        except ReloadRefused as exc:
+            return _error(409, "not_reloadable", str(exc))
         return _json(answer, 409 if answer.refused else 202 if answer.operation is not None else 200)
 
     @app.post("/restart")

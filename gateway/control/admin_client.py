@@ -12,7 +12,7 @@ from gateway.control.operations import OperationReport
 from gateway.control.reload import ReloadAnswer
 from gateway.control.state_dir import StateDir
 from gateway.control.status_report import StatusReport
-from gateway.errors import ControlUnavailable, GatewayError
+from gateway.errors import ConfigurationError, ControlUnavailable, GatewayError
 
 TIMEOUT_S = 10.0
 Report = TypeVar("Report", StatusReport, ReloadAnswer, OperationReport)
@@ -41,7 +41,7 @@ class AdminClient:
         """
         Compare the file with what runs; begin to apply the difference unless `dry_run`.
 
-        Raises CommandRefused with everything that is wrong with the file.
+        Raises ConfigurationError with everything that is wrong with the file, CommandRefused for the rest.
         """
         answer = self._ask("POST", f"/reload?dry_run={'true' if dry_run else 'false'}", also=(409,))
         return _decoded(answer, ReloadAnswer)
@@ -71,10 +71,11 @@ class AdminClient:
         if answer.is_success or (answer.status_code in also and b'"error"' not in answer.content[:10]):
             return answer
         try:
-            message = str(answer.json()["error"]["message"])
+            error = answer.json()["error"]
+            message, code = str(error["message"]), str(error.get("code", ""))
         except (ValueError, KeyError, TypeError):
-            message = f"the gateway answered {answer.status_code} to {method} {path}"
-        raise CommandRefused(message)
+            message, code = f"the gateway answered {answer.status_code} to {method} {path}", ""
+        raise ConfigurationError(message) if code == "configuration" else CommandRefused(message)
 
 
 def _decoded(answer: httpx.Response, kind: type[Report]) -> Report:

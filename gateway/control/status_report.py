@@ -17,8 +17,8 @@ class WorkerLine(msgspec.Struct, frozen=True):
     """
     One worker. `age_s`: seconds in this state; `address`: `HOST:PORT` or `unix:PATH`, "" without a process.
 
-    `port` is None for a Unix socket; `restarts` counts all, `restart_reasons` by reason; `last_failure` is a sentence, ""
-    when there was none. `tokens_per_s` (over the last seconds) and `kv_usage` (0 to 1) are None where not known.
+    `port` is None for a Unix socket; `restarts` counts all, `restart_reasons` by reason; `last_failure` is a sentence,
+    "" when there was none. `tokens_per_s` (over the last seconds) and `kv_usage` (0 to 1) are None where not known.
     """
 
     name: str

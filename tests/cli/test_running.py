@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -171,8 +172,9 @@ def test_running_streams_finish_when_the_gateway_is_asked_to_stop(tmp_path: Path
 
 
 @pytest.mark.parametrize("after", ["at once", "starting", "ready"])
-def test_the_next_gateway_ends_what_a_killed_one_left(tmp_path: Path, after: str) -> None:
-    """kill -9 of the supervisor at any moment: its workers are gone before the next one launches its own."""
+def test_the_next_gateway_adopts_what_a_killed_one_left(tmp_path: Path, after: str) -> None:
+    """kill -9 of the supervisor at any moment: its workers go on under the next one, in whatever phase they are, and
+    end with it. Only a launch that was interrupted before its record was complete may be ended instead."""
     state = tmp_path / "state"
     with demo(state) as first:
         if after == "at once":
@@ -180,18 +182,90 @@ def test_the_next_gateway_ends_what_a_killed_one_left(tmp_path: Path, after: str
         elif after == "starting":
             wait_until(lambda: "weights" in first.output, within_s=READY_S, what="weights")
         else:
-            first.wait_ready(within_s=READY_S)
+            wait_until(lambda: first_states(first) == ["ready", "ready"], within_s=READY_S, what="two workers ready")
+        pids = worker_pids(state)
         family = first.family()
         os.kill(first.process.pid, signal.SIGKILL)
         first.process.wait(10)
         with demo(state) as second:
-            second.wait_ready(within_s=READY_S)
-            wait_until(lambda: alive(family) == [], within_s=30, what="nothing left of the first gateway")
+            wait_until(lambda: first_states(second) == ["ready", "ready"], within_s=READY_S, what="two workers ready")
+            if after != "at once":
+                assert pids == {worker["pid"] for worker in second.status()["workers"]}
+                assert "adopted demo-0" in second.output
+            assert [0, 0] == [worker["restarts"] for worker in second.status()["workers"]]
+            family += [each for pid in worker_pids(state) for each in tree(pid)]
             second.process.send_signal(signal.SIGINT)
 
             assert second.process.wait(30) == 0, second.output
+        wait_until(lambda: alive(family) == [], within_s=30, what="nothing left of either gateway")
         assert [] == list((state / "records").iterdir())
         assert not (state / "run").exists()
+
+
+def test_a_restarted_adopted_worker_is_another_process_and_its_log_goes_on(tmp_path: Path) -> None:
+    """What an adopted worker prints is seen under its name; a restart by command launches anew."""
+    state = tmp_path / "state"
+    with demo(state) as first:
+        wait_until(lambda: first_states(first) == ["ready", "ready"], within_s=READY_S, what="two workers ready")
+        os.kill(first.process.pid, signal.SIGKILL)
+        first.process.wait(10)
+        with demo(state) as second:
+            wait_until(lambda: first_states(second) == ["ready", "ready"], within_s=READY_S, what="two workers ready")
+            before = second.status()["workers"][0]
+            assert "Application startup complete" in gateway(second, "logs", "demo-0").stdout
+            assert 0 == gateway(second, "workers", "restart", "demo-0").returncode
+            wait_until(
+                lambda: (
+                    second.status()["workers"][0]["pid"] not in (before["pid"], None)
+                    and first_states(second) == ["ready", "ready"]
+                ),
+                within_s=READY_S,
+                what="demo-0 ready as another process",
+            )
+            assert not psutil.pid_exists(before["pid"])
+
+
+def test_swept_workers_are_gone(tmp_path: Path) -> None:
+    """`gateway sweep` ends the workers of a killed gateway; as ExecStopPost after a crash it leaves them; while a
+    gateway runs it is refused."""
+    state = tmp_path / "state"
+    with demo(state) as first:
+        first.wait_ready(within_s=READY_S)
+        family = [each for pid in worker_pids(state) for each in tree(pid)]
+        running = gateway(first, "sweep")
+        os.kill(first.process.pid, signal.SIGKILL)
+        first.process.wait(10)
+        first.environ["SERVICE_RESULT"] = "signal"
+        crashed = gateway(first, "sweep", "--after-stop")
+        left = alive(family)
+        first.environ["SERVICE_RESULT"] = "success"
+        stopped = gateway(first, "sweep", "--after-stop")
+
+    assert (5, 0, 0) == (running.returncode, crashed.returncode, stopped.returncode), stopped.stderr
+    assert len(family) == len(left)
+    assert [] == alive(family)
+    assert [] == list((state / "records").iterdir())
+
+
+def first_states(served: Served) -> list[str]:
+    """States of the workers; none while the gateway does not answer yet."""
+    if served.process.poll() is not None:
+        raise AssertionError(f"gateway up ended with {served.process.returncode}\n{served.output}")
+    try:
+        return states(served)
+    except httpx.TransportError:
+        return []
+
+
+def worker_pids(state: Path) -> set[int]:
+    """Of the launches on record."""
+    found = (json.loads(path.read_text()) for path in (state / "records").glob("*.json"))
+    return {record["pid"] for record in found if record["pid"]}
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    top = psutil.Process(pid)
+    return [top, *top.children(recursive=True)]
 
 
 def test_a_second_interrupt_does_not_wait_for_streams(tmp_path: Path) -> None:
