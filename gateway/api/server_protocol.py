@@ -66,11 +66,12 @@ class ClientTransport:
     here. uvicorn keeps no state about those, so its own view stays true.
     """
 
-    __slots__ = ("_corked", "_on_gone", "_on_writable", "_protocol", "_write", "cycle")
+    __slots__ = ("_corked", "_is_closing", "_on_gone", "_on_writable", "_protocol", "_write", "cycle")
 
     def __init__(self, protocol: GatewayProtocol) -> None:
         self._protocol = protocol
         self._write: Callable[[bytes], None] = protocol.transport.write
+        self._is_closing: Callable[[], bool] = protocol.transport.is_closing
         self._on_gone: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
         self._corked: _Cork | None = None
@@ -128,11 +129,14 @@ class ClientTransport:
 
     def write(self, data: bytes) -> bool:
         """Send `data` (not empty) as one chunk. False when the client's buffer is full: pause until `on_writable`."""
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
-        return not self._protocol.flow.write_paused
+        return self.write_framed(b"%x\r\n%b\r\n" % (len(data), data))
 
     def write_framed(self, data: bytes) -> bool:
         """As `write`, for `data` that consists of whole chunks already."""
+        if self._is_closing():
+            # The exchange has been told and ends soon; this read of its worker came in the same turn of the loop, and
+            # a transport that is closed raises.
+            return True
         self._write(data)
         return not self._protocol.flow.write_paused
 

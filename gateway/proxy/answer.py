@@ -192,13 +192,15 @@ class Answer:
 
     def take_rest(self, *, keep_done: bool) -> bytes:
         """
-        What remains at the end: complete events, or everything if the end is a good one. Without `keep_done` the
-        marker that would make a failed answer look complete is left out.
+        What remains at the end: complete events, and what follows the terminal marker. Without `keep_done` the marker
+        that would make a failed answer look complete is left out.
         """
         if keep_done:
-            if self.filter is not None:
-                self._pass(self.filter.flush())
-            self._release_partial()
+            if self.done:
+                if self.filter is not None:
+                    self._pass(self.filter.flush())
+                self._release_partial()
+            # Else the end came without a marker, and half an event with it: nobody reads that, some choke on it.
             return self.take()
         return _DONE_LINE.sub(b"", self.take())
 

@@ -27,7 +27,7 @@ from gateway.proxy.deadlines import next_deadline
 from gateway.proxy.limits import Limit, LimitTimer
 from gateway.proxy.policy import ModelPolicy
 from gateway.proxy.waiting import Interrupted, Waiting
-from gateway.types import Endpoint, ExchangeRecord, Outcome, Phase, Stage
+from gateway.types import Endpoint, ExchangeRecord, Outcome, Phase, RetryReason, Stage
 
 if TYPE_CHECKING:
     from gateway.proxy.interfaces import Caller
@@ -214,6 +214,7 @@ class Exchange(Waiting):
         deaths = 0
         failed: AttemptFailed | None = None
         fresh = False
+        retry: RetryReason | None = None
         while True:
             began = time.monotonic()
             lease = relay.dispatcher.lease(record.model, view, excluded)
@@ -226,6 +227,9 @@ class Exchange(Waiting):
                     continue
                 record.outcome = Outcome.NO_WORKER
                 raise errors_wire.failure(Outcome.NO_WORKER, retry_after_s=5)
+            if retry is not None:
+                # Only now: without another worker nothing is tried again, and the client may.
+                record.retries.append(retry)
             record.attempts += 1
             attempt = self.attempt = Attempt(self, lease, body, force_usage=force_usage, fresh=fresh)
             with lease:
@@ -259,7 +263,7 @@ class Exchange(Waiting):
                     raise
                 else:
                     return
-            record.retries.append(verdict.reason)
+            retry = verdict.reason
             fresh = verdict.action is Action.FRESH_CONNECTION
             if fresh:
                 stale_retried = True

@@ -144,8 +144,14 @@ class ScriptedConnection(asyncio.Protocol):
                 self._journal.errors.append(error)
                 await self._do(Reset(), None)
                 return
-            for step in script:
-                await self._do(step, request)
+            try:
+                for step in script:
+                    await self._do(step, request)
+            except Exception as error:
+                # A script that cannot be played (bytes after its own half-close) must not look like a hanging server.
+                self._journal.errors.append(error)
+                await self._do(Reset(), None)
+                return
             request.answered.set()
             self._journal.changed()
             answered += 1

@@ -21,7 +21,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"use_uvloop": True}
 
 
-@pytest.fixture(params=["portable"])
+@pytest.fixture(params=["direct", "portable"])
 def direct(request: pytest.FixtureRequest) -> bool:
     """Each of the two ways of writing to the client."""
     return bool(request.param == "direct")

@@ -17,6 +17,7 @@ import pytest
 from openai import OpenAI
 
 from tests.e2e.served import CLOSED_PROXY, Served, wait_until
+from tests.sdk.real_set import REAL_OPERATIONS, run_real_set
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -110,6 +111,16 @@ def test_the_worker_generated_exactly_the_tokens_reported_to_the_client(
         within_s=30,
         what=f"the counter at {before + tokens}",
     )
+
+
+@pytest.mark.parametrize("sdk", REAL_OPERATIONS)
+def test_every_sdk_gets_the_workers_own_answer(served: Served, sdk: str, tmp_path: Path) -> None:
+    """Six client SDKs, direct and through the gateway: the same results."""
+    (worker,) = served.status()["workers"]
+    process = psutil.Process(worker["pid"])
+    arguments = process.cmdline()
+    direct = f"http://127.0.0.1:{arguments[arguments.index('--port') + 1]}"
+    run_real_set(sdk, served.base, direct, process.environ()["VLLM_API_KEY"], MODEL, tmp_path)
 
 
 def test_the_load_test_prints_its_table_against_the_running_gateway(served: Served, tmp_path: Path) -> None:

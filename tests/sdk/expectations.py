@@ -24,6 +24,7 @@ _OPENAI = (
 OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "openai_sync": (
         *(*_OPENAI, "stream_reasoning", "stream_byte_by_byte", "whole_tools", "responses", "responses_unfinished"),
+        "retry_503_one_worker",
     ),
     "openai_async": _OPENAI,
     "node": (*_OPENAI, "stream_byte_by_byte", "responses"),
@@ -51,7 +52,7 @@ FRAGMENTS: Mapping[str, tuple[str, ...]] = {
         ),
         TOKENS,
     ),
-    **dict.fromkeys(("whole", "retry_429", "retry_503", "responses", "accumulated"), (TEXT,)),
+    **dict.fromkeys(("whole", "retry_429", "retry_503", "retry_503_one_worker", "responses", "accumulated"), (TEXT,)),
     "stream_reasoning": ("Let me ", "think.", *TOKENS),
     "several": (TEXT, TEXT),
     "tools": ("Paris", "CET"),

@@ -50,7 +50,7 @@ class ScriptedWorker:
                 return scripts.ERRORS["rate-limited"]
             case "limited_once" if first:
                 return scripts.error(429, "slow down", "rate_limit_error", None, (("retry-after", "1"),))
-            case "busy_once" if first:
+            case "busy_once" | "busy_once_alone" if first:
                 return scripts.ERRORS["busy"]
             case "abandoned":
                 self.abandoned.append(request)

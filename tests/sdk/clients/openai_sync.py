@@ -102,6 +102,7 @@ run(
         "error_429": lambda url: whole(url, "limited"),
         "retry_429": lambda url: whole(url, "limited_once", retries=2),
         "retry_503": lambda url: whole(url, "busy_once", retries=2),
+        "retry_503_one_worker": lambda url: whole(url, "busy_once_alone", retries=2, model="org/sim"),
         "abandoned": abandoned,
         "in_band_error": lambda url: streamed(url, "in_band"),
         "responses_stream": responses,
