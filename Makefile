@@ -67,6 +67,7 @@ bench: bootstrap .build/bench-peers/complete ## what a relayed token costs, besi
 	@$(VENV)/python -m gateway.setup.system nginx
 	@mkdir -p results
 	$(VENV)/python -m loadtest.bench.relay_cost --many --rounds $(ROUNDS) --json results/relay-cost.json
+	$(VENV)/python -m loadtest.bench.large_bodies
 
 .build/bench-peers/complete: requirements/bench-peers.txt
 	rm -rf .build/bench-peers

@@ -165,6 +165,7 @@ async def load(port: int, mode: str, concurrency: int, requests: int, tokens: in
         "tokens": len(run.lag_us),
         "lag_p50_ms": percentile_ms(lag_s, 0.5),
         "lag_p99_ms": percentile_ms(lag_s, 0.99),
+        "lag_max_ms": percentile_ms(lag_s, 1.0),
         "first_byte_p50_ms": percentile_ms(run.first_byte_s, 0.5),
         "first_byte_p99_ms": percentile_ms(run.first_byte_s, 0.99),
         "kb_per_stream": round((memory_full - memory_before) / concurrency / 1024, 1) if memory_full else None,

@@ -18,17 +18,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import resource
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +32,13 @@ from rich.table import Table
 
 from loadtest.bench import targets
 from loadtest.bench.bars import BARS, Judgement, judge, ratio
+from loadtest.bench.processes import DIRECT, running, wait_answering
 
 UPSTREAMS = (9100, 9101)
 PORT = 9200
 ADMIN_PORT = 9201
 TOKENS = 128
 OPEN_FILES = 8192
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 Rows = dict[str, dict[str, list[dict[str, Any]]]]
 
@@ -69,13 +64,13 @@ def main() -> None:
         compared = _targets(Path(name), options.peers, options.only, console)
         for port in UPSTREAMS:
             upstream = [sys.executable, "-m", "loadtest.bench.paced_upstream", str(port)]
-            stack.enter_context(_running(upstream, Path(name) / f"upstream-{port}.log"))
-            _wait_answering(port, "the scripted worker", within_s=15)
+            stack.enter_context(running(upstream, Path(name) / f"upstream-{port}.log"))
+            wait_answering(port, "the scripted worker", within_s=15)
         for number in range(options.rounds):
             for target in compared:
                 log = Path(name) / f"{target.name}.log"
-                with _running(list(target.command), log) as process:
-                    _wait_answering(PORT, target.name, within_s=60, log=log)
+                with running(list(target.command), log) as process:
+                    wait_answering(PORT, target.name, within_s=60, log=log)
                     for mode, concurrency, requests in modes:
                         result = _measure(target, mode, concurrency, requests, process.pid)
                         rows.setdefault(target.name, {}).setdefault(mode, []).append(result)
@@ -108,38 +103,6 @@ def _targets(folder: Path, peers: Path, only: list[str], console: Console) -> li
     return chosen
 
 
-@contextlib.contextmanager
-def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, start_new_session=True, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            yield process
-        finally:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-                try:
-                    process.wait(30)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-
-
-def _wait_answering(port: int, name: str, *, within_s: float, log: Path | None = None) -> None:
-    body = json.dumps({"model": targets.MODEL, "messages": [{"role": "user", "content": "x"}]}).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/chat/completions", body, {"Content-Type": "application/json"}
-    )
-    pause, deadline = threading.Event(), time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), _DIRECT.open(request, timeout=2) as answer:
-            if answer.status == 200:
-                return
-        pause.wait(0.3)
-    end = log.read_text(errors="replace")[-2000:] if log else ""
-    sys.exit(f"{name} did not answer on port {port} within {within_s:.0f} s\n{end}")
-
-
 def _measure(target: targets.Target, mode: str, concurrency: int, requests: int, pid: int) -> dict[str, Any]:
     before = _counted(target.metrics_url) if target.metrics_url and mode == "stream" else None
     command = [
@@ -160,7 +123,7 @@ def _measure(target: targets.Target, mode: str, concurrency: int, requests: int,
 
 def _counted(url: str) -> list[float]:
     names = ("gateway_requests_total", "gateway_output_tokens_total", "gateway_inter_token_latency_seconds_count")
-    with _DIRECT.open(url, timeout=10) as answer:
+    with DIRECT.open(url, timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return [sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)) for name in names]
 
