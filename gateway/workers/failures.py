@@ -196,7 +196,7 @@ _RULES = (
     ),
     _rule(
         "quantization",
-        r"(?P<what>\S+ is not supported for quantization method \S+)",
+        r"(?P<what>\S+ is not supported for quantization method \S+|Cannot find the config file for \w+)",
         "{what}; change models.{model}.launch.dtype or quantization.",
         permanent=True,
     ),
@@ -210,6 +210,12 @@ _RULES = (
         "cpu_binding",
         r"Not enough allowed NUMA nodes to bind threads",
         "vLLM cannot bind its threads here; set models.{model}.launch.env.VLLM_CPU_OMP_THREADS_BIND to nobind.",
+        permanent=True,
+    ),
+    _rule(
+        "bad_option",
+        r"Value error, (?P<what>.+?) \[type=value_error",
+        "The engine refuses its configuration: {what}; correct models.{model}.launch.",
         permanent=True,
     ),
 )  # fmt: skip
@@ -246,7 +252,7 @@ def classify_start_failure(
         for line in lines:
             match = rule.pattern.search(line)
             if match:
-                words = {name: (value or "").strip() for name, value in match.groupdict().items()}
+                words = {name: (value or "").strip().rstrip(".") for name, value in match.groupdict().items()}
                 sentence = rule.sentence.format(model=model, source=source, **words)
                 return StartFailure(rule.reason, sentence, rule.permanent, line.strip())
     cause = root_cause(lines)

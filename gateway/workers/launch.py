@@ -67,7 +67,7 @@ class LaunchRun:
         self._services = services
         self._board = board
         self._inbox = inbox
-        self._log = LogFile(spec.log_dir, spec.name)
+        self._log = LogFile(spec.log_dir, spec.name, max_bytes=services.log_max_bytes)
         self._tail = LogTail(self._log.path)
         self._optional_flags: frozenset[str] = frozenset()
         # What is held, and given back at the end:

@@ -14,6 +14,7 @@ from gateway.clock import Clock, SystemClock
 from gateway.errors import ConfigurationError
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
+from gateway.workers.log_file import MAX_BYTES
 from gateway.workers.spec import WorkerSpec
 from gateway.workers.warm_up import Feature
 
@@ -203,7 +204,7 @@ class WorkerServices:
     `environ` is the supervisor's own environment, from which a named few variables pass through. `sleep` and `clock`
     belong together: a test moves both. `random` is jitter only. `new_launch_id` must never repeat. Without `gpus` a
     worker takes the GPUs of its specification; without `flags` no optional flag is given. `preflight` says what is
-    bound to fail about a specification, before its process is started.
+    bound to fail about a specification, before its process is started. `log_max_bytes` is where a log is cut.
     """
 
     launcher: Launcher
@@ -217,3 +218,4 @@ class WorkerServices:
     gpus: GpuLeases | None = None
     flags: EngineFlags | None = None
     preflight: Preflight | None = None
+    log_max_bytes: int = MAX_BYTES

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -33,6 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fake-die-after", type=int, help="exit with status 0 after so many health probes")
     parser.add_argument("--fake-ignore-term", action="store_true")
     parser.add_argument("--fake-never-ready", action="store_true")
+    parser.add_argument("--fake-litter", action="store_true", help="leave a temporary file and a shared segment")
     return parser.parse_args()
 
 
@@ -95,6 +98,19 @@ class UnixServer(Server):
         self.server_name, self.server_port = "localhost", 0
 
 
+def litter() -> None:
+    """What vLLM leaves behind: a rendezvous file that it never removes, shared memory when it is killed."""
+    with open(os.path.join(tempfile.gettempdir(), f"vllm_dist_{os.getpid()}"), "w"):
+        pass
+    kept = open(f"/dev/shm/psm_fake{os.getpid()}", "w+b")  # noqa: SIM115
+    kept.truncate(4096)
+    LITTER.append(mmap.mmap(kept.fileno(), 4096))
+
+
+LITTER: list[mmap.mmap] = []
+"""Mapped for as long as the process lives."""
+
+
 def main() -> None:
     options = arguments()
     print(f"non-default args: {{'model': {options.model!r}}}", flush=True)
@@ -104,6 +120,8 @@ def main() -> None:
     Handler.options = options
     # Bound before the engine starts, like vLLM, so that a taken port fails early.
     server = UnixServer(options.uds, Handler) if options.uds else Server((options.host, options.port), Handler)
+    if options.fake_litter:
+        litter()
     engine = subprocess.Popen([sys.executable, "-I", "-S", "-c", ENGINE])
     print(f"(EngineCore pid={engine.pid}) Initializing a V1 LLM engine", flush=True)
 

@@ -30,6 +30,11 @@ def classified(lines: list[str], status: int | None = 1, timed_out_s: float | No
         ("kv", "kv_cache", True, ["max_model_len to 384 or less"]),
         ("no_weights", "no_weights", True, ["no weight files", "load_format"]),
         ("offline", "no_network", False, ["neither a folder nor in the hub cache"]),
+        ("bad_config", "bad_model", True, ["config.json of org/smol is not valid JSON", "models.smol.model"]),
+        ("sleep_mode", "unsupported_feature", True, ["Sleep mode is not supported", "models.smol.launch.extra_args"]),
+        ("quantization", "quantization", True, ["Cannot find the config file for awq", "quantization"]),
+        ("cpu_memory", "cpu_memory", False, ["models.smol.launch.cpu_kv_cache_gib"]),
+        ("cpu_binding", "cpu_binding", True, ["VLLM_CPU_OMP_THREADS_BIND to nobind"]),
     ],
 )
 def test_a_recorded_start(name: str, reason: str, permanent: bool, words: list[str]) -> None:
@@ -88,6 +93,19 @@ def test_a_recorded_start(name: str, reason: str, permanent: bool, words: list[s
             True,
             "dtype or quantization",
         ),
+        (
+            "  Value error, max_num_batched_tokens (8) is smaller than max_num_seqs (9). [type=value_error, input=1]",
+            "bad_option",
+            True,
+            "max_num_batched_tokens (8) is smaller than max_num_seqs (9); correct models.smol.launch",
+        ),
+        ("RuntimeError: CUDA error: unspecified launch failure", "gpu_fault", False, "unspecified launch failure"),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:3, unhandled system error",
+            "gpu_fault",
+            False,
+            "dmesg",
+        ),
         ("ValueError: Sleep mode is not supported on current platform.", "unsupported_feature", True, "Sleep mode"),
         ("AssertionError: Not enough allowed NUMA nodes to bind threads of 2", "cpu_binding", True, "nobind"),
     ],
@@ -133,6 +151,20 @@ def test_a_start_that_takes_too_long_names_its_limit() -> None:
     assert "60 s" in failure.sentence
     assert "INFO waiting for something" == failure.root_cause
     assert "out_of_gpu_memory" == classified(["CUDA out of memory"], status=None, timed_out_s=60).reason
+
+
+def test_a_start_whose_processes_wait_for_each_other_names_the_way_out() -> None:
+    """NCCL without NVLink hangs silently; vLLM says only that nothing comes."""
+    lines = ["INFO No available shared memory broadcast block found in 60 seconds."] * 3
+    failure = classified(lines, status=None, timed_out_s=1800)
+    assert ("start_timeout", False) == (failure.reason, failure.permanent)
+    assert "NCCL_P2P_DISABLE" in failure.sentence
+
+
+def test_a_cause_with_a_full_stop_gets_no_second() -> None:
+    """The sentence has its own."""
+    assert classified(["RuntimeError: it is broken."]).sentence.endswith("it is broken.")
+    assert not classified(["RuntimeError: it is broken."]).sentence.endswith("..")
 
 
 def test_the_options_themselves_are_no_failure() -> None:
