@@ -1,5 +1,24 @@
-"""`python -m gateway` is the `gateway` command."""
+"""
+The `gateway` command, also as `python -m gateway`.
 
-from gateway.cli import main
+The command's own modules take half a second to import; an interrupt during that time is told like any other.
+"""
 
-main()
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        from gateway.cli import main as command
+
+        command()
+    except KeyboardInterrupt:
+        print("gateway: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

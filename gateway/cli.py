@@ -8,6 +8,7 @@ used: FastAPI alone takes longer to import than any other command to run.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
@@ -35,7 +36,6 @@ from gateway.control.leftovers import sweep_leftovers
 from gateway.control.machine import machine_from, with_listed_gpus
 from gateway.control.notify import SystemdWatcher
 from gateway.control.preparation import (
-    LaunchEnvironment,
     Surroundings,
     document_for_model,
     engines_in_use,
@@ -52,11 +52,11 @@ from gateway.errors import (
     EnvironmentProblem,
     GatewayError,
 )
-from gateway.setup.builds import CUDA_13, suitable_build
+from gateway.setup.builds import suitable_build
 from gateway.setup.directories import directories
 from gateway.setup.doctor import Purpose, Severity, checks_passed, doctor_report, findings
-from gateway.setup.engine import built_engine, engine_folder
-from gateway.setup.facts import MachineFacts, gather_facts
+from gateway.setup.engine import built_engine
+from gateway.setup.facts import gather_facts
 from gateway.setup.model import built_default_model
 from gateway.setup.progress import ProgressPrinter
 from gateway.types import WorkerAddress
@@ -66,6 +66,8 @@ from gateway.workers.spec import DEFAULT_ENGINE
 DEFAULT_PORTS = {"listen": 8000, "admin": 8001}
 WATCH_S = 1.0
 PIPE_COLUMNS = 200
+_MENDABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE})
+"""What a machine that is full or locked says, wherever it is met: not a defect of ours."""
 UNWANTED_STOPS = frozenset({"signal", "core-dump", "watchdog", "oom-kill"})
 """$SERVICE_RESULT of a service that nobody stopped: systemd starts it again, and its workers can be adopted."""
 
@@ -122,6 +124,15 @@ def main() -> None:
     except GatewayError as error:
         _complain(error)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _complain(Interrupted("interrupted"))
+        sys.exit(Interrupted.exit_code)
+    except OSError as error:
+        if error.errno not in _MENDABLE:
+            raise
+        where = f"{error.filename} cannot be written" if error.filename else "writing a file failed"
+        _complain(EnvironmentProblem(f"{where} ({error.strerror})", fix="df -h, or GATEWAY_STATE_DIR on another disk"))
+        sys.exit(EnvironmentProblem.exit_code)
 
 
 def _print_version(wanted: bool) -> None:
@@ -201,8 +212,10 @@ def up(
         )
         return _overridden(settings_from_mapping(document, folder), host, port, admin_port, None)
 
-    # Until the supervisor takes over, SIGTERM means what Ctrl-C means: set-up ends its children and leaves.
+    # Until the supervisor takes over, SIGTERM means what Ctrl-C means: set-up ends its children and leaves. A shell
+    # that starts us in the background has SIGINT ignored, which would make set-up deaf.
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         terminal = Terminal(
             console=_console(), log_file=sys.stderr.buffer, command=as_typed(sys.argv[0], sys.orig_argv[0])
@@ -210,7 +223,7 @@ def up(
         manager = SystemdWatcher.from_environ(around.environ)
         serve(settings, around, terminal, folder=folder, from_file=config is not None, manager=manager)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted during set-up; the next run takes up where it can") from None
+        raise Interrupted("interrupted during set-up; the next run starts over") from None
 
 
 @app.command()
@@ -222,7 +235,7 @@ def check(
 
     Starts and installs nothing.
     """
-    from gateway.control.factory import plan_workers
+    from gateway.control.factory import expected_engine, plan_workers
 
     problems = explain(file)
     if problems:
@@ -233,7 +246,7 @@ def check(
     machine, missing = with_listed_gpus(machine_from(facts, around.environ), settings)
     on_gpus = {model.engine for model in settings.models.values() if model.launch.gpus is not None}
     engines = {
-        name: _expected_engine(engine, facts, around, on_gpus=name in on_gpus)
+        name: expected_engine(engine, facts, around, on_gpus=name in on_gpus)
         for name, engine in engines_in_use(settings).items()
     }
     state = StateDir(around.directories.state)
@@ -294,16 +307,16 @@ def status(
     if not wide:
         console.width = min(console.width, COLUMNS)
     if not watch:
-        console.print(status_view(client.status(), wide=wide))
+        console.print(status_view(client.status(), wide=wide, columns=console.width))
         return
-    view = status_view(client.status(), wide=wide)
+    view = status_view(client.status(), wide=wide, columns=console.width)
     with (
         suppress(KeyboardInterrupt),  # is how watching ends
         Live(view, console=console, auto_refresh=False, screen=console.is_terminal) as live,
     ):
         while True:
             time.sleep(WATCH_S)
-            live.update(status_view(client.status(), wide=wide), refresh=True)
+            live.update(status_view(client.status(), wide=wide, columns=console.width), refresh=True)
 
 
 @app.command(hidden=True)
@@ -387,19 +400,6 @@ def _overridden(
             own = engine.model_copy(update={"python": engine_python.absolute()})
             update["engines"] = {**settings.engines, DEFAULT_ENGINE: own}
     return settings.model_copy(update=update)
-
-
-def _expected_engine(engine: Engine, facts: MachineFacts, around: Surroundings, *, on_gpus: bool) -> LaunchEnvironment:
-    """The interpreter that `up` would use, whether it is there yet or not."""
-    if not uses_vllm(engine):
-        return LaunchEnvironment(engine.python or Path(sys.executable), "cpu")
-    build = suitable_build(engine.variant, facts)
-    if on_gpus and (build is None or build.variant == "cpu"):
-        build = CUDA_13  # the file is meant for another machine
-    if engine.python is not None or build is None:
-        return LaunchEnvironment(engine.python or Path(sys.executable), "cuda" if on_gpus or facts.gpus else "cpu")
-    python = engine_folder(build, around.directories.cache) / "bin" / "python"
-    return LaunchEnvironment(python, "cpu" if build.variant == "cpu" else "cuda")
 
 
 def _placement(gpus: tuple[int, ...], cpus: tuple[int, ...]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 from rich.console import Console
 
-from gateway.config.settings import Settings
+from gateway.config.settings import Engine, Settings
 from gateway.control.machine import machine_from, require_gpus
 from gateway.control.preparation import (
     LaunchEnvironment,
@@ -21,9 +21,12 @@ from gateway.control.preparation import (
     prepare_models,
     problems,
     refuse_blockers,
+    uses_vllm,
 )
 from gateway.errors import ConfigurationError, ConfigurationProblems
+from gateway.setup.builds import CUDA_13, suitable_build
 from gateway.setup.doctor import Severity
+from gateway.setup.engine import engine_folder
 from gateway.setup.facts import MachineFacts
 from gateway.workers.command_line import fingerprint
 from gateway.workers.model_files import ModelFiles, find_model_files
@@ -51,7 +54,8 @@ class WorkerFactory:
         found = problems(asked, self._facts)
         refuse_blockers(found)
         for finding in found:
-            if finding.severity is Severity.WARNING:
+            # Said by `make serve` just before, through the doctor.
+            if finding.severity is Severity.WARNING and not self._around.environ.get("GATEWAY_DOCTOR_SHOWN"):
                 text = f"warning: {finding.sentence}. To mend it: {finding.fix}"
                 self._console.print(text, markup=False, soft_wrap=True)
         return self.prepared(asked)
@@ -130,3 +134,16 @@ def plan_workers(
         runtime_dir=runtime_dir,
         new_secret=secrets.token_urlsafe,
     )
+
+
+def expected_engine(engine: Engine, facts: MachineFacts, around: Surroundings, *, on_gpus: bool) -> LaunchEnvironment:
+    """The interpreter that `up` would use, whether it is there yet or not."""
+    if not uses_vllm(engine):
+        return LaunchEnvironment(engine.python or Path(sys.executable), "cpu")
+    build = suitable_build(engine.variant, facts)
+    if on_gpus and (build is None or build.variant == "cpu"):
+        build = CUDA_13  # the file is meant for another machine
+    if engine.python is not None or build is None:
+        return LaunchEnvironment(engine.python or Path(sys.executable), "cuda" if on_gpus or facts.gpus else "cpu")
+    python = engine_folder(build, around.directories.cache) / "bin" / "python"
+    return LaunchEnvironment(python, "cpu" if build.variant == "cpu" else "cuda")

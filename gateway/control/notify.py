@@ -78,7 +78,7 @@ class SystemdWatcher:
 
     def _send(self, message: str) -> None:
         # A service manager that does not listen must not cost the service anything.
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto(message.encode(), self._address)
 

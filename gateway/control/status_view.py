@@ -13,6 +13,8 @@ from gateway.types import WorkerState
 
 COLUMNS = 100
 """Of the table without --wide."""
+NARROW = 80
+"""Below so many columns the table has only what an operator looks for first."""
 
 _COLOUR = {
     WorkerState.READY: "green",
@@ -26,7 +28,7 @@ _COLOUR = {
 }
 
 
-def status_view(report: StatusReport, *, wide: bool = False) -> RenderableType:
+def status_view(report: StatusReport, *, wide: bool = False, columns: int = COLUMNS) -> RenderableType:
     """The whole report: addresses, models, workers, then restarts and failures in full (a table would cut them)."""
     serving = sum(process.serving for process in report.gateway_processes)
     head = Text(
@@ -48,36 +50,28 @@ def status_view(report: StatusReport, *, wide: bool = False) -> RenderableType:
     if report.operation.running:
         last = report.operation.lines[-1] if report.operation.lines else "begun"
         notes.append(Text(f"{report.operation.name} under way: {last}", style="yellow"))
-    return Group(head, _table(report, wide=wide), *notes)
+    return Group(head, _table(report, wide=wide, narrow=columns < NARROW), *notes)
 
 
-def _table(report: StatusReport, *, wide: bool) -> Table:
+def _table(report: StatusReport, *, wide: bool, narrow: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("WORKER", overflow="fold")
+    table.add_column("WORKER", overflow="fold", min_width=8)
     if wide:
         table.add_column("MODEL", overflow="fold")
-    table.add_column("STATE", overflow="fold", min_width=8)
-    for title in ("AGE", "GPU", "PORT", "PID", "REQS", "TOK/S", "KV", "RESTARTS"):
+    table.add_column("STATE", overflow="fold", min_width=9)
+    titles = ("AGE", "PID", "REQS") if narrow else ("AGE", "GPU", "PORT", "PID", "REQS", "TOK/S", "KV", "RESTARTS")
+    for title in titles:
         table.add_column(title, justify="left" if title == "GPU" else "right", no_wrap=True)
     if wide:
         for title in ("ADDRESS", "CONTEXT", "ENGINE", "LOG"):
             table.add_column(title, overflow="fold")
     for worker in report.workers:
-        colour = _COLOUR[worker.state]
         cells = [escape(worker.name)]
         if wide:
             cells.append(escape(worker.model))
-        cells += [
-            f"[{colour}]{worker.state}[/]{escape(_doing(worker))}",
-            elapsed(worker.age_s),
-            ",".join(map(str, worker.gpus)) or "-",
-            _or_dash(worker.port) if not worker.address.startswith("unix:") else "uds",
-            _or_dash(worker.pid),
-            str(worker.in_flight),
-            "-" if worker.tokens_per_s is None else f"{worker.tokens_per_s:.0f}",
-            "-" if worker.kv_usage is None else f"{worker.kv_usage:.0%}",
-            str(worker.restarts),
-        ]
+        cells.append(f"[{_COLOUR[worker.state]}]{worker.state}[/]{escape(_doing(worker))}")
+        figures = _figures(worker)
+        cells += [figures[title] for title in titles]
         if wide:
             cells += [
                 escape(worker.address) or "-",
@@ -87,6 +81,19 @@ def _table(report: StatusReport, *, wide: bool) -> Table:
             ]
         table.add_row(*cells)
     return table
+
+
+def _figures(worker: WorkerLine) -> dict[str, str]:
+    return {
+        "AGE": elapsed(worker.age_s),
+        "GPU": ",".join(map(str, worker.gpus)) or "-",
+        "PORT": "uds" if worker.address.startswith("unix:") else _or_dash(worker.port),
+        "PID": _or_dash(worker.pid),
+        "REQS": str(worker.in_flight),
+        "TOK/S": "-" if worker.tokens_per_s is None else f"{worker.tokens_per_s:.0f}",
+        "KV": "-" if worker.kv_usage is None else f"{worker.kv_usage:.0%}",
+        "RESTARTS": str(worker.restarts),
+    }
 
 
 def _doing(worker: WorkerLine) -> str:

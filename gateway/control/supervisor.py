@@ -15,6 +15,7 @@ A second signal skips the waiting.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -26,13 +27,13 @@ import anyio.abc
 
 from gateway import __version__
 from gateway.config.settings import Settings
-from gateway.control.front import Front, FrontPlan
+from gateway.control.front import Front
 from gateway.control.gateway_process import GatewaySlot, SlotEvents
 from gateway.control.load_book import Load, LoadBook
-from gateway.control.operations import OperationReport, Operations, Progress
+from gateway.control.operations import OperationReport
 from gateway.control.pulse import Pulse
-from gateway.control.reload import ReloadAnswer, Reloader, ReloadRefused
-from gateway.control.rollout import Rollout
+from gateway.control.reload import ReloadAnswer
+from gateway.control.reshaping import Reshaping
 from gateway.control.roster import Roster
 from gateway.control.snapshots import build_snapshot
 from gateway.control.sockets import listen, listen_unix, require_public_bind, url
@@ -44,10 +45,9 @@ from gateway.control.watcher import Addresses
 from gateway.errors import GatewayError, WorkerStartError
 from gateway.keys import count_keys
 from gateway.messages import Hello, LoadReport, ToSupervisor, WorkerFailure
-from gateway.metrics import Board, Layout, StartDurations, Totals
+from gateway.metrics import Board, StartDurations, Totals
 from gateway.types import FleetSnapshot, WorkerState
 from gateway.workers.actor import Actor, WorkerCommand
-from gateway.workers.spec import WorkerSpec
 from gateway.workers.status import WorkerStatus
 
 # What the stop may take beyond `drain_timeout_s`: with the default of 25 s everything is gone within 30 s. A gateway
@@ -67,7 +67,6 @@ class Supervisor(SlotEvents):
 
     def __init__(self, plan: SupervisorPlan) -> None:
         self._plan = plan
-        self._settings = plan.settings
         self._pulse = Pulse()
         self._stop = anyio.Event()
         self._hurry = anyio.Event()
@@ -86,25 +85,19 @@ class Supervisor(SlotEvents):
         self._states: dict[str, WorkerState] = {}
         self._announced = False
         self._roster = Roster(plan.specs, plan.make_actor, self._on_change)
-        self._reloader = Reloader(plan.asked or plan.settings, plan.reload, plan.revision, self)
-        self._operations = Operations(self._said)
+        self.reshaping = Reshaping(plan, self._roster, self._front, self._pulse, self.totals, self._publish)
 
     # What the admin API sees.
 
     @property
     def settings(self) -> Settings:
         """The configuration that runs."""
-        return self._settings
+        return self.reshaping.settings
 
     @property
     def actors(self) -> Mapping[str, Actor]:
         """All workers by name, in configuration order."""
         return self._roster.actors
-
-    @property
-    def specs(self) -> Sequence[WorkerSpec]:
-        """What every worker runs with, or would if it were started."""
-        return [self._roster.spec(name) for name in self._roster.actors]
 
     @property
     def draining(self) -> bool:
@@ -141,13 +134,13 @@ class Supervisor(SlotEvents):
             draining=self._draining,
             public_url=self._addresses.public,
             admin_url=self._addresses.admin,
-            models=model_lines(self._settings, statuses),
+            models=model_lines(self.settings, statuses),
             workers=worker_lines(statuses, now_s, lambda name: self.load(name).in_flight, self._vitals),
             gateway_processes=tuple(
                 GatewayProcessLine(slot=index, pid=slot.pid, serving=slot.serving, restarts=slot.restarts)
                 for index, slot in enumerate(self._front.slots)
             ),
-            operation=self._operations.latest,
+            operation=self.reshaping.latest,
         )
 
     def _vitals(self, worker: str, launch_id: str) -> Vitals:
@@ -162,77 +155,17 @@ class Supervisor(SlotEvents):
         self._reason = reason
         self._stop.set()
 
+    async def reload(self, *, dry_run: bool) -> ReloadAnswer:
+        """See `Reshaping`."""
+        return await self.reshaping.reload(dry_run=dry_run)
+
+    def restart(self, models: Collection[str], minimum: int | None) -> OperationReport:
+        """See `Reshaping`."""
+        return self.reshaping.restart(models, minimum)
+
     def command(self, name: str, command: WorkerCommand) -> None:
         """An operator's command for one worker."""
         self._roster.command(name, command)
-
-    # Over minutes.
-
-    async def reload(self, *, dry_run: bool) -> ReloadAnswer:
-        """
-        The difference between the file and what runs; applying it begins unless it is a dry run.
-
-        Raises ConfigurationError for the file, ReloadRefused, Busy.
-        """
-        wanted, found = await self._reloader.compare()
-        try:
-            job = self._reloader.job(wanted, found)
-        except ReloadRefused as exc:
-            return ReloadAnswer(changes=found, refused=str(exc))
-        if dry_run or not found:
-            return ReloadAnswer(changes=found)
-        return ReloadAnswer(changes=found, operation=self._operations.begin("reload", job))
-
-    def restart(self, models: Collection[str], minimum: int | None) -> OperationReport:
-        """
-        Restart the workers of these models one after the other; those that are stopped or failed stay so.
-
-        Args:
-            minimum: How many of each model stay available; None: all but one.
-
-        Raises Busy.
-        """
-        out = (WorkerState.STOPPED, WorkerState.FAILED, WorkerState.DRAINING)
-        names = [
-            each.name for each in self.statuses if each.model in models and not each.static and each.state not in out
-        ]
-        minima = None if minimum is None else dict.fromkeys(models, minimum)
-
-        async def job(progress: Progress) -> None:
-            await self._rollout(self.specs, restart=names, minimum=minima).run(progress)
-
-        return self._operations.begin("rolling restart", job)
-
-    async def use(self, settings: Settings, workers: Sequence[WorkerSpec]) -> None:
-        """See `reload.Reloadable`."""
-        layout = _layout(settings, workers)
-        await self._front.replace(self._front_plan(settings, layout))
-        self._settings = settings
-        self._publish()
-
-    async def roll(self, goal: Sequence[WorkerSpec], progress: Progress) -> None:
-        """See `reload.Reloadable`."""
-        await self._rollout(goal).run(progress)
-        self._roster.arrange([spec.name for spec in goal])
-
-    def _rollout(
-        self,
-        goal: Sequence[WorkerSpec],
-        restart: Collection[str] = (),
-        minimum: Mapping[str, int] | None = None,
-    ) -> Rollout:
-        return Rollout(
-            self._roster,
-            goal,
-            pulse=self._pulse,
-            revision=self._plan.revision,
-            restart=restart,
-            minimum=minimum,
-        )
-
-    def _said(self, operation: str, line: str, failed: bool) -> None:
-        self._plan.log.event("operation", level="error" if failed else "info", operation=operation, detail=line)
-        self._plan.watcher.said(f"{operation}: {line}")
 
     # Running.
 
@@ -271,7 +204,7 @@ class Supervisor(SlotEvents):
             raise self._fatal
 
     async def _run_all(self, public: Sequence[socket.socket], admin: socket.socket, unix: socket.socket) -> None:
-        self._front.open(public, self._front_plan(self._settings, _layout(self._settings, self._plan.specs)))
+        self._front.open(public, self.reshaping.front_plan(self.settings, self._plan.specs))
         # So that the first gateway process knows the fleet from its start, as every later one does.
         self._publish()
         front_done, workers_done = anyio.Event(), anyio.Event()
@@ -281,7 +214,7 @@ class Supervisor(SlotEvents):
             group.start_soon(self._plan.watcher.run)
             group.start_soon(self._plan.make_admin(self).serve, admin, unix)
             group.start_soon(self._publish_changes)
-            group.start_soon(self._operations.run)
+            group.start_soon(self.reshaping.run)
             if self._plan.vitals is not None:
                 group.start_soon(self._plan.vitals.run, lambda: [actor.view for actor in self.actors.values()])
             group.start_soon(_then_set, self._roster.run, workers_done)
@@ -294,16 +227,6 @@ class Supervisor(SlotEvents):
         survivors = await anyio.to_thread.run_sync(self._plan.sweep)
         self._plan.watcher.stopped(self._plan.clock.monotonic() - began_s, survivors)
 
-    def _front_plan(self, settings: Settings, layout: Layout) -> FrontPlan:
-        return FrontPlan(
-            argv=self._plan.gateway_argv,
-            settings_json=settings.model_dump_json(),
-            keys_file=self._plan.keys_file,
-            workers=layout.workers,
-            drain_timeout_s=settings.drain_timeout_s,
-            new_board=lambda: self.totals.create(layout),
-        )
-
     async def _receive_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         wanted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup, and then it stays so
@@ -311,24 +234,13 @@ class Supervisor(SlotEvents):
         with anyio.open_signal_receiver(*wanted) as signals:
             task_status.started()
             async for number in signals:
-                if number == signal.SIGHUP and self._reloader.possible:
-                    await self._reload_on_signal()
+                if number == signal.SIGHUP and self.reshaping.reloadable:
+                    await self.reshaping.reload_on_signal()
                 else:
                     self.stop(signal.Signals(number).name)
 
-    async def _reload_on_signal(self) -> None:
-        try:
-            answer = await self.reload(dry_run=False)
-        except GatewayError as exc:
-            self._said("reload", str(exc), True)
-            return
-        if answer.refused:
-            self._said("reload", answer.refused, True)
-        elif not answer.changes:
-            self._said("reload", "the configuration file says what already runs", False)
-
     async def _take_down(self, front_done: anyio.Event, workers_done: anyio.Event) -> None:
-        drain_s = self._settings.drain_timeout_s
+        drain_s = self.settings.drain_timeout_s
         began_s = self._plan.clock.monotonic()
         self._plan.watcher.stopping(self._reason)
         self._plan.log.event("stopping", reason=self._reason, drain_timeout_s=drain_s)
@@ -384,7 +296,7 @@ class Supervisor(SlotEvents):
         """The fleet as of now, with a version of its own."""
         self._version += 1
         views = [actor.view for actor in self.actors.values()]
-        return build_snapshot(self._version, self._settings, views, created=self._created, draining=self._draining)
+        return build_snapshot(self._version, self.settings, views, created=self._created, draining=self._draining)
 
     def _judge(self) -> None:
         """Is the fleet up, or will it never be?"""
@@ -438,12 +350,11 @@ def _reasons(statuses: Sequence[WorkerStatus]) -> str:
     names: dict[str, list[str]] = {}
     for status in statuses:
         names.setdefault(status.last_failure, []).append(status.name)
-    return " ".join(f"{', '.join(workers)}: {reason}" for reason, workers in names.items())
-
-
-def _layout(settings: Settings, workers: Sequence[WorkerSpec]) -> Layout:
-    """The metrics of gateway processes: of the configured models, and their workers in the same order."""
-    return Layout(tuple(settings.models), [(spec.model, spec.name) for spec in workers])
+    said = " ".join(f"{', '.join(workers)}: {reason}" for reason, workers in names.items())
+    # Nothing will run any more that could start a worker.
+    said = re.sub(r"; when it is mended, `gateway workers start [^`]*` tries again", "", said)
+    first = next(iter(names.values()))[0]
+    return f"{said} Mend it and run the same command again; `gateway logs {first}` shows what the worker printed"
 
 
 async def _then_set(run: Callable[[], Awaitable[None]], done: anyio.Event) -> None:

@@ -26,7 +26,9 @@ def log_path(folder: Path, worker: str, *, previous: bool) -> Path:
         return path
     known = sorted(each.name.removesuffix(".log") for each in folder.glob("*.log") if ".previous." not in each.name)
     if previous and worker in known:
-        raise EnvironmentProblem(f"{worker} was started only once, so there is no previous log")
+        raise EnvironmentProblem(
+            f"{worker} was started only once, so there is no previous log", fix="leave out --previous"
+        )
     raise EnvironmentProblem(
         f"no worker {worker!r} has left a log in {folder}; there are: {', '.join(known) or 'none'}",
         fix="gateway status (the names of the workers)",

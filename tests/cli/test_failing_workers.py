@@ -29,9 +29,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetFile]:
                 "crashes": model("--sim-fail-start", "cuda-oom", replicas=1, start_s=0.2),
                 "leaves": model("--sim-exit-code-after", "0:0.3", replicas=1, start_s=0.2),
                 "deaf": model("--sim-ignore-term", replicas=1),
-                "ports": model(
-                    "--sim-fail-start", "port-in-use", "--sim-fail-times", "2", *counted("ports"), replicas=1
-                ),
+                "ports": model(*taken, replicas=1),
             }
         ),
     )

@@ -27,7 +27,7 @@ from gateway.workers.actor import WorkerCommand
 from gateway.workers.status import WorkerStatus
 from tests.control.fakes import FakeWorker, settings, spec
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 TOKEN = "the-token"
 
