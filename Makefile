@@ -50,6 +50,7 @@ lint: bootstrap ## ruff, mypy (Linux, macOS), import contracts, generated pages
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
+	$(VENV)/mypy --platform darwin
 	$(VENV)/lint-imports
 	$(VENV)/python -m gateway.config.reference --check
 	$(VENV)/python -m gateway.metrics.reference --check
