@@ -33,6 +33,13 @@ def classified(lines: list[str], status: int | None = 1, timed_out_s: float | No
         ("bad_config", "bad_model", True, ["config.json of org/smol is not valid JSON", "models.smol.model"]),
         ("sleep_mode", "unsupported_feature", True, ["Sleep mode is not supported", "models.smol.launch.extra_args"]),
         ("quantization", "quantization", True, ["Cannot find the config file for awq", "quantization"]),
+        (
+            "quantization_dtype",
+            "quantization",
+            True,
+            ["torch.float32 is not supported", "launch.dtype"],
+        ),
+        ("no_engine", "no_engine", True, ["has no vLLM", "engines.NAME.python"]),
         ("cpu_memory", "cpu_memory", False, ["models.smol.launch.cpu_kv_cache_gib"]),
         ("cpu_binding", "cpu_binding", True, ["VLLM_CPU_OMP_THREADS_BIND to nobind"]),
     ],
