@@ -124,9 +124,6 @@ def main() -> None:
     except GatewayError as error:
         _complain(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _complain(Interrupted("interrupted"))
-        sys.exit(Interrupted.exit_code)
     except OSError as error:
         if error.errno not in _MENDABLE:
             raise
@@ -189,8 +186,6 @@ def up(
         raise ConfigurationError(
             f"give either MODEL ({model}) or a configuration file ({config}, from -c or GATEWAY_CONFIG), not both"
         )
-    from gateway.control.composition import Terminal, serve
-
     around = _surroundings()
     folder = config.parent if config is not None else Path.cwd()
 
