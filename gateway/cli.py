@@ -212,9 +212,10 @@ def up(
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        terminal = Terminal(
-            console=_console(), log_file=sys.stderr.buffer, command=as_typed(sys.argv[0], sys.orig_argv[0])
-        )
+        from gateway.control.composition import Terminal, serve
+
+        command = as_typed(sys.argv[0], sys.orig_argv[0])
+        terminal = Terminal(console=_console(), log_file=sys.stderr.buffer, command=command)
         manager = SystemdWatcher.from_environ(around.environ)
         serve(settings, around, terminal, folder=folder, from_file=config is not None, manager=manager)
     except KeyboardInterrupt:
