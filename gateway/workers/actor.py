@@ -7,10 +7,11 @@ from typing import Protocol
 from gateway.types import WorkerState, WorkerView
 from gateway.workers.adoption import Adoption
 from gateway.workers.backoff import Failures, after_fall
-from gateway.workers.board import OnChange, StatusBoard
-from gateway.workers.inbox import Inbox, Order, WorkerCommand
+from gateway.workers.board import OnChange
+from gateway.workers.inbox import Order, WorkerCommand
 from gateway.workers.launch import Ending, LaunchRun
 from gateway.workers.lifecycle import LifeEvent
+from gateway.workers.owner import WorkerOwner
 from gateway.workers.services import WorkerServices
 from gateway.workers.spec import WorkerSpec
 from gateway.workers.static import StaticWorkerActor
@@ -63,44 +64,17 @@ class Actor(Protocol):
         ...
 
 
-class WorkerActor:
+class WorkerActor(WorkerOwner):
     """Owns one launched worker (`Actor` has the contract of each method)."""
 
     def __init__(
         self, spec: WorkerSpec, services: WorkerServices, on_change: OnChange, adopted: Adoption | None = None
     ) -> None:
-        self._spec = spec
+        super().__init__(spec, services, on_change)
         self._adopted = adopted
-        self._services = services
-        self._inbox = Inbox(services.sleep)
-        first = WorkerStatus(
-            name=spec.name,
-            model=spec.model,
-            state=WorkerState.STOPPED,
-            launch_id="",
-            address=None,
-            changed_at_s=services.clock.monotonic(),
-            gpus=spec.gpus,
-        )
-        self._board = StatusBoard(first, services.clock, on_change)
         self._launch: LaunchRun | None = None
         self._failures = Failures()
         self._restart_reason = ""
-
-    @property
-    def spec(self) -> WorkerSpec:
-        return self._spec
-
-    @property
-    def status(self) -> WorkerStatus:
-        return self._board.status
-
-    @property
-    def view(self) -> WorkerView:
-        return self._board.view
-
-    def command(self, command: WorkerCommand, *, drain_s: float | None = None) -> None:
-        self._inbox.put(Order(command, drain_s))
 
     def report_failure(self, kind: str, detail: str, *, launch_id: str | None = None) -> None:
         if self._launch is not None and self._launch.serving is not None and self._is_current(launch_id):

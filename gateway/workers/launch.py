@@ -20,6 +20,7 @@ from gateway.workers.lifecycle import LifeEvent
 from gateway.workers.log_file import LogFile
 from gateway.workers.log_tail import LogTail
 from gateway.workers.phases import LAUNCHED
+from gateway.workers.running import Running
 from gateway.workers.scratch import make_scratch, remove_scratch
 from gateway.workers.services import GpuLease, Prober, WorkerProcess, WorkerServices
 from gateway.workers.serving import EXITED, Serving
@@ -222,8 +223,8 @@ class LaunchRun:
         self._inbox.process_exited()
 
     async def _start_and_serve(self, address: WorkerAddress, process: WorkerProcess, prober: Prober) -> Ending:
-        parts = (self._spec, self._services, self._board, self._inbox, process, prober, self._tail)
-        starting = Starting(*parts, was_ready=self._adopted is not None and self._adopted.was_ready)
+        running = Running(self._spec, self._services, self._board, self._inbox, process, prober, self._log, self._tail)
+        starting = Starting(running, was_ready=self._adopted is not None and self._adopted.was_ready)
         try:
             begun = await starting.run(address)
         except StartFailed as failed:
@@ -238,7 +239,7 @@ class LaunchRun:
 
         if self._lease is not None:
             self._lease.served()
-        self.serving = Serving(*parts, self._log)
+        self.serving = Serving(running)
         self._board.follow(
             LifeEvent.WARM,
             phase="",

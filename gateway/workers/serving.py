@@ -8,14 +8,11 @@ from dataclasses import dataclass
 import anyio
 
 from gateway.types import WorkerState
-from gateway.workers.board import StatusBoard
 from gateway.workers.failures import StartFailure
-from gateway.workers.inbox import Inbox, Order, WorkerCommand, finished_within
+from gateway.workers.inbox import Order, WorkerCommand, finished_within
 from gateway.workers.lifecycle import LifeEvent
-from gateway.workers.log_file import LogFile
-from gateway.workers.log_tail import LogTail
-from gateway.workers.services import ProbeFailure, Prober, WorkerProcess, WorkerServices
-from gateway.workers.spec import WorkerSpec
+from gateway.workers.running import Running
+from gateway.workers.services import ProbeFailure
 from gateway.workers.watch import LOAD_STALE_S, HangWatch, Health, HealthPatience, Progress
 
 TICK_S = 1.0
@@ -59,26 +56,16 @@ class _Drain:
 class Serving:
     """Watches one launch from READY on. Used once."""
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        services: WorkerServices,
-        board: StatusBoard,
-        inbox: Inbox,
-        process: WorkerProcess,
-        prober: Prober,
-        tail: LogTail,
-        log: LogFile,
-    ) -> None:
-        self._log = log
-        self._spec = spec
-        self._clock = services.clock
-        self._sleep = services.sleep
-        self._board = board
-        self._inbox = inbox
-        self._process = process
-        self._prober = prober
-        self._tail = tail
+    def __init__(self, running: Running) -> None:
+        self._spec = spec = running.spec
+        self._clock = running.services.clock
+        self._sleep = running.services.sleep
+        self._board = running.board
+        self._inbox = running.inbox
+        self._process = running.process
+        self._prober = running.prober
+        self._log = running.log
+        self._tail = running.tail
         self._hang = HangWatch(spec.watch)
         self._patience = HealthPatience(spec.watch)
         self._drain: _Drain | None = None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from gateway.types import WorkerAddress
-from gateway.workers.board import StatusBoard
 from gateway.workers.failures import StartFailure, classify_start_failure
-from gateway.workers.inbox import Inbox, Order, WorkerCommand
-from gateway.workers.log_tail import LogTail
+from gateway.workers.inbox import Order, WorkerCommand
 from gateway.workers.phases import LAUNCHED, WARMING, StartPhase, phase_after
-from gateway.workers.services import ModelFacts, ProbeFailure, Prober, WorkerProcess, WorkerServices
-from gateway.workers.spec import WorkerSpec
+from gateway.workers.running import Running
+from gateway.workers.services import ModelFacts, ProbeFailure
 from gateway.workers.start_deadline import StartDeadline
 from gateway.workers.warm_up import features
 
@@ -37,27 +35,16 @@ class StartFailed(Exception):
 class Starting:
     """Brings one launch to READY. Used once."""
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        services: WorkerServices,
-        board: StatusBoard,
-        inbox: Inbox,
-        process: WorkerProcess,
-        prober: Prober,
-        tail: LogTail,
-        *,
-        was_ready: bool = False,
-    ) -> None:
+    def __init__(self, running: Running, *, was_ready: bool = False) -> None:
         """`was_ready`: an adopted worker that served before; it has to answer soon, and needs no warm-up."""
         self._was_ready = was_ready
-        self._spec = spec
-        self._services = services
-        self._board = board
-        self._inbox = inbox
-        self._process = process
-        self._prober = prober
-        self._tail = tail
+        self._spec = spec = running.spec
+        self._services = services = running.services
+        self._board = running.board
+        self._inbox = running.inbox
+        self._process = running.process
+        self._prober = running.prober
+        self._tail = running.tail
         self._phase = LAUNCHED
         self._warm_up_failures = 0
         limit_s = ADOPTION_TIMEOUT_S if was_ready else spec.launch.start_timeout_s

@@ -7,21 +7,21 @@ import ssl
 import anyio
 
 from gateway.errors import ConfigurationError, GatewayError
-from gateway.types import WorkerAddress, WorkerState, WorkerView
+from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.addresses import static_address
-from gateway.workers.board import OnChange, StatusBoard
-from gateway.workers.inbox import Inbox, Order, WorkerCommand
+from gateway.workers.board import OnChange
+from gateway.workers.inbox import Order, WorkerCommand
 from gateway.workers.lifecycle import LifeEvent, allows
+from gateway.workers.owner import WorkerOwner
 from gateway.workers.services import ModelFacts, ProbeFailure, Prober, WorkerServices
 from gateway.workers.serving import LOOK_GAP_S
 from gateway.workers.spec import WorkerSpec
-from gateway.workers.status import WorkerStatus
 from gateway.workers.watch import Health, HealthPatience
 
 _START = Order(WorkerCommand.START)
 
 
-class StaticWorkerActor:
+class StaticWorkerActor(WorkerOwner):
     """
     Owns our view of one static worker (`gateway.workers.actor.Actor` has the contract of each method).
 
@@ -30,35 +30,8 @@ class StaticWorkerActor:
     """
 
     def __init__(self, spec: WorkerSpec, services: WorkerServices, on_change: OnChange) -> None:
-        self._spec = spec
-        self._services = services
-        self._inbox = Inbox(services.sleep)
-        first = WorkerStatus(
-            name=spec.name,
-            model=spec.model,
-            state=WorkerState.STOPPED,
-            launch_id="",
-            address=None,
-            changed_at_s=services.clock.monotonic(),
-            static=True,
-        )
-        self._board = StatusBoard(first, services.clock, on_change)
+        super().__init__(spec, services, on_change)
         self._look_now = False
-
-    @property
-    def spec(self) -> WorkerSpec:
-        return self._spec
-
-    @property
-    def status(self) -> WorkerStatus:
-        return self._board.status
-
-    @property
-    def view(self) -> WorkerView:
-        return self._board.view
-
-    def command(self, command: WorkerCommand, *, drain_s: float | None = None) -> None:
-        self._inbox.put(Order(command, drain_s))
 
     def report_failure(self, kind: str, detail: str, *, launch_id: str | None = None) -> None:
         self._look_now = True
