@@ -91,6 +91,7 @@ class GatewaySlot:
         self._channel: Channel | None = None
         self._process: anyio.abc.Process | None = None
         self._stop = anyio.Event()
+        self._deadline_s = 0.0
         self._hello = False
         self._ever_hello = False
         self.restarts = 0
@@ -114,6 +115,7 @@ class GatewaySlot:
     def drain(self, deadline_s: float) -> None:
         """Stop accepting, finish what runs within `deadline_s`, exit; no next process. May be called again, shorter."""
         self._stop.set()
+        self._deadline_s = deadline_s
         if self._channel is not None:
             try:
                 self._channel.send(Drain(deadline_s=deadline_s))
@@ -191,6 +193,8 @@ class GatewaySlot:
             )
             if self._newest is not None:
                 self._channel.send_snapshot(self._newest)
+            if self._stop.is_set():  # while the process was being started
+                self._channel.send(Drain(deadline_s=self._deadline_s))
             async with anyio.create_task_group() as group:
                 group.start_soon(self._serve_channel, self._channel)
                 code = await process.wait()
