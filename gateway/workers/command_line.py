@@ -94,6 +94,10 @@ def command_line(
     environment = _environment(spec, environ)
     if scratch_dir is not None and "TMPDIR" not in spec.launch.env:
         environment["TMPDIR"] = str(scratch_dir)
+        kernels = _kernel_cache(environ)
+        if kernels:
+            # PyTorch keeps compiled kernels below TMPDIR; lost with it, every start would compile them again.
+            environment.setdefault("TORCHINDUCTOR_CACHE_DIR", kernels)
     return CommandLine(
         argv=_argv(spec, address, known_flags),
         environ=environment,
@@ -208,6 +212,14 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
     if spec.api_key is not None:
         environment["VLLM_API_KEY"] = spec.api_key
     return environment
+
+
+def _kernel_cache(inherited: Mapping[str, str]) -> str:
+    """In the gateway's cache directory; "" where the environment names no place for one."""
+    if own := inherited.get("GATEWAY_CACHE_DIR"):
+        return f"{own}/torchinductor"
+    caches = inherited.get("XDG_CACHE_HOME") or (f"{inherited['HOME']}/.cache" if inherited.get("HOME") else "")
+    return f"{caches}/vllm-gateway/torchinductor" if caches else ""
 
 
 def _passes(name: str) -> bool:

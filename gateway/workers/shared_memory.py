@@ -22,21 +22,35 @@ PREFIXES = ("psm_", "sem.mp-", "vllm_offload_")
 
 
 def segments_of(pids: Iterable[int], *, shared: Path = SHARED, proc: Path = PROC) -> frozenset[str]:
-    """Names of the segments that these processes have mapped or open; processes that end meanwhile have none."""
+    """
+    Names of the segments that these processes have mapped or open; processes that end meanwhile have none.
+
+    Told by inode: a semaphore is created under another name and then linked to its own, and the kernel goes on showing
+    the first.
+    """
+    names = _by_inode(shared)
     found: set[str] = set()
     for pid in pids:
         with suppress(OSError):
             for line in (proc / str(pid) / "maps").read_text(encoding="utf-8", errors="replace").splitlines():
-                _, slash, rest = line.partition(f" {shared}/")
-                if slash:
-                    found.add(rest)
+                if f" {shared}/" in line:
+                    found.add(names.get(int(line.split(maxsplit=5)[4]), ""))
         with suppress(OSError):
             for descriptor in (proc / str(pid) / "fd").iterdir():
                 with suppress(OSError):
-                    target = os.readlink(descriptor)
-                    if target.startswith(f"{shared}/"):
-                        found.add(target.removeprefix(f"{shared}/"))
-    return frozenset(name for name in found if name.startswith(PREFIXES) and "/" not in name and " " not in name)
+                    if os.readlink(descriptor).startswith(f"{shared}/"):
+                        found.add(names.get(descriptor.stat().st_ino, ""))
+    return frozenset(found - {""})
+
+
+def _by_inode(shared: Path) -> dict[int, str]:
+    """The segments of known kinds."""
+    found: dict[int, str] = {}
+    with suppress(OSError), os.scandir(shared) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIXES):
+                found[entry.inode()] = entry.name
+    return found
 
 
 def remove_segments(names: Iterable[str], *, shared: Path = SHARED, proc: Path = PROC) -> tuple[str, ...]:

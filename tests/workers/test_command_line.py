@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.settings import Launch, Watch
 from gateway.types import WorkerAddress
-from gateway.workers.command_line import command_line
+from gateway.workers.command_line import OPTIONAL_FLAGS, command_line, fingerprint
 from gateway.workers.spec import WorkerSpec
 
 TCP = WorkerAddress(host="127.0.0.1", port=20001)
@@ -191,3 +191,60 @@ def test_the_configuration_has_the_last_word_except_on_the_key() -> None:
     found = environ(launch=launch)
     assert ("6000", "1", "worker-secret") == (found["VLLM_PORT"], found["PYTHONHASHSEED"], found["VLLM_API_KEY"])
     assert "x,127.0.0.1,localhost,::1" == found["NO_PROXY"]
+
+
+def test_a_launch_has_its_own_temporary_folder_and_a_lasting_cache_of_kernels() -> None:
+    """What is compiled must not go with the launch; who sets either by hand is obeyed."""
+    scratch = Path("/run/gw/tmp-1")
+    found = command_line(SPEC, TCP, {"HOME": "/home/me", "TMPDIR": "/var/tmp"}, scratch_dir=scratch).environ
+    assert "/run/gw/tmp-1" == found["TMPDIR"]
+    assert "/home/me/.cache/vllm-gateway/torchinductor" == found["TORCHINDUCTOR_CACHE_DIR"]
+    for inherited, kernels in (
+        ({"GATEWAY_CACHE_DIR": "/c", "HOME": "/h"}, "/c/torchinductor"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/vllm-gateway/torchinductor"),
+        ({"TORCHINDUCTOR_CACHE_DIR": "/mine", "HOME": "/h"}, "/mine"),
+    ):
+        assert kernels == command_line(SPEC, TCP, inherited, scratch_dir=scratch).environ["TORCHINDUCTOR_CACHE_DIR"]
+    assert "TORCHINDUCTOR_CACHE_DIR" not in command_line(SPEC, TCP, {}, scratch_dir=scratch).environ
+    own = replace(SPEC, launch=Launch(env={"TMPDIR": "/mine"}))
+    assert "/mine" == command_line(own, TCP, {"HOME": "/h"}, scratch_dir=scratch).environ["TMPDIR"]
+
+
+def test_optional_flags_yield_to_the_operators() -> None:
+    """Given when known, once, and not where extra_args have them."""
+    known = frozenset(OPTIONAL_FLAGS)
+    argv = command_line(SPEC, TCP, {}, known_flags=known).argv
+    assert 1 == argv.count("--enable-request-id-headers")
+    own = replace(SPEC, launch=Launch(extra_args=["--disable-access-log-for-endpoints=/health"]))
+    argv = command_line(own, TCP, {}, known_flags=known).argv
+    assert "--disable-access-log-for-endpoints" not in argv
+    assert "--disable-access-log-for-endpoints=/health" in argv
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"api_key": "other", "log_dir": Path("/elsewhere"), "name": "smol-7"}, True),
+        ({"gpus": (5,)}, True),
+        ({"launch": Launch(max_num_seqs=7)}, False),
+        ({"launch": Launch(env={"A": "1"})}, False),
+        ({"launch": Launch(transport="uds")}, False),
+        ({"launch": Launch(gpus=[1])}, False),
+        ({"launch": Launch(cpu_kv_cache_gib=7)}, False),
+        ({"launch": Launch(start_timeout_s=7)}, True),
+        ({"source": "/models/other"}, False),
+        ({"engine_python": Path("/other/python")}, False),
+        ({"cpus": (3,)}, False),
+        ({"mig_device": "MIG-1"}, False),
+    ],
+)
+def test_the_fingerprint_is_what_the_configuration_asks(change: dict[str, object], same: bool) -> None:
+    """A running worker is replaced if and only if it would be started differently."""
+    assert same == (fingerprint(SPEC) == fingerprint(replace(SPEC, **change)))  # type: ignore[arg-type]
+
+
+def test_a_record_finds_all_it_needs_in_the_command() -> None:
+    """Besides arguments and environment, which hold the key and are not printed."""
+    command = command_line(replace(SPEC, gpus=(1,)), TCP, {}, launch_id="abc", scratch_dir=Path("/s"))
+    assert ("abc", TCP, (1,), Path("/s")) == (command.launch_id, command.address, command.gpus, command.scratch_dir)
+    assert fingerprint(SPEC) == command.fingerprint

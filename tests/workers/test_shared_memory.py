@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -70,19 +71,29 @@ def test_what_others_share_is_kept(segment: str) -> None:
         assert () == remove_segments(names)
 
 
+def test_semaphores_are_found_under_their_own_name() -> None:
+    """The kernel shows the name under which the C library made them, which is gone."""
+    lock = multiprocessing.get_context("spawn").Lock()
+    name = f"sem.{lock._semlock.name.strip('/')}"  # type: ignore[attr-defined]
+    assert name in os.listdir(SHARED)
+    assert name in segments_of([os.getpid()])
+    assert () == remove_segments([name])
+
+
 def test_only_known_kinds_are_named(tmp_path: Path) -> None:
     """A database's or a browser's shared memory is none of our business, mapped or not."""
     shared = tmp_path / "shm"
-    proc = tmp_path / "proc"
-    (proc / "7").mkdir(parents=True)
-    lines = [
-        f"7f00-7f01 rw-s 00000000 00:19 1   {shared}/{name}" for name in ("psm_a", "sem.mp-b", "vllm_offload_c.mmap")
-    ]
-    lines += [f"7f00-7f01 rw-s 00000000 00:19 1   {shared}/PostgreSQL.1", "7f00-7f01 r--p 00000000 08:01 2   /lib/x"]
-    lines += [f"7f00-7f01 rw-s 00000000 00:19 1   {shared}/psm_gone (deleted)"]
-    (proc / "7" / "maps").write_text("\n".join(lines))
-    assert {"psm_a", "sem.mp-b", "vllm_offload_c.mmap"} == segments_of([7], shared=shared, proc=proc)
-    assert frozenset() == segments_of([8], shared=shared, proc=proc)
+    shared.mkdir()
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    names = ("psm_a", "sem.mp-b", "vllm_offload_c.mmap", "PostgreSQL.1")
+    for name in names:
+        (shared / name).touch()
+    lines = [f"7f00-7f01 rw-s 00000000 00:19 {(shared / name).stat().st_ino}   {shared}/x (deleted)" for name in names]
+    lines.append("7f00-7f01 r--p 00000000 08:01 2   /lib/psm_no")
+    lines.append("7f00-7f01 rw-p 00000000 00:00 0")
+    (tmp_path / "proc" / "7" / "maps").write_text("\n".join(lines))
+    assert {"psm_a", "sem.mp-b", "vllm_offload_c.mmap"} == segments_of([7], shared=shared, proc=tmp_path / "proc")
+    assert frozenset() == segments_of([8], shared=shared, proc=tmp_path / "proc")
 
 
 def test_another_users_segments_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
