@@ -180,7 +180,9 @@ class LaunchRun:
             if isinstance(known, Order):
                 return known
             self._optional_flags = known
-        if services.gpus is not None and spec.variant == "cuda" and not spec.mig_device:
+        # Who names devices by hand shares them out by hand.
+        by_hand = bool(spec.mig_device) or "CUDA_VISIBLE_DEVICES" in spec.launch.env
+        if services.gpus is not None and spec.variant == "cuda" and not by_hand:
             gpus = services.gpus
             lease = await self._unless_ordered(lambda: gpus.acquire(spec, self._show_waiting))
             if isinstance(lease, Order):

@@ -214,6 +214,14 @@ async def test_a_mig_slice_is_given_as_it_is_named(stage: Stage) -> None:
         assert ["MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f", "0"] == visible(stage)
 
 
+async def test_devices_named_by_hand_are_nobodys_lease(stage: Stage) -> None:
+    """The operator's own CUDA_VISIBLE_DEVICES wins, and nothing is taken from the others for it."""
+    on_gpus(stage, 1)
+    stage.launcher.several = True
+    async with owned(stage, cuda(stage, 0, env={"CUDA_VISIBLE_DEVICES": "GPU-12"}), cuda(stage, 1)):
+        assert ["GPU-12", "0"] == visible(stage)
+
+
 class Flags:
     """An engine that is said to know everything; `forgotten` are the flags it refused."""
 
