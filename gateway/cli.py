@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -27,7 +27,7 @@ from rich.live import Live
 
 from gateway import __version__
 from gateway.config.load import explain, load_settings, settings_from_mapping
-from gateway.config.settings import Engine, Settings
+from gateway.config.settings import Settings
 from gateway.control.admin_client import AdminClient
 from gateway.control.console import PatientConsole
 from gateway.control.fleet_commands import reload_command, workers_app
@@ -40,7 +40,7 @@ from gateway.control.preparation import (
     document_for_model,
     engines_in_use,
     machine_facts,
-    uses_vllm,
+    overridden,
     without_ours,
 )
 from gateway.control.state_dir import StateDir, held
@@ -61,7 +61,6 @@ from gateway.setup.model import built_default_model
 from gateway.setup.progress import ProgressPrinter
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import command_line
-from gateway.workers.spec import DEFAULT_ENGINE
 
 DEFAULT_PORTS = {"listen": 8000, "admin": 8001}
 WATCH_S = 1.0
@@ -194,7 +193,7 @@ def up(
             for option, value in (("--replicas", replicas), ("--name", name)):
                 if value is not None:
                     raise ConfigurationError(f"{option} goes with MODEL; with a file, set it there")
-            return _overridden(load_settings(config), host, port, admin_port, engine_python)
+            return overridden(load_settings(config), host, port, admin_port, engine_python)
         facts = without_ours(gather_facts(around.environ, cache=around.directories.cache, ports=()), ours)
         document = document_for_model(
             model,
@@ -205,7 +204,7 @@ def up(
             machine=machine_from(facts, around.environ),
             folder=folder,
         )
-        return _overridden(settings_from_mapping(document, folder), host, port, admin_port, None)
+        return overridden(settings_from_mapping(document, folder), host, port, admin_port, None)
 
     # Until the supervisor takes over, SIGTERM means what Ctrl-C means: set-up ends its children and leaves. A shell
     # that starts us in the background has SIGINT ignored, which would make set-up deaf.
@@ -231,7 +230,8 @@ def check(
 
     Starts and installs nothing.
     """
-    from gateway.control.factory import expected_engine, plan_workers
+    from gateway.control.factory import expected_engine, plan_workers, refuse_hopeless, resources_of
+    from gateway.workers.preflight import Resources
 
     problems = explain(file)
     if problems:
@@ -246,10 +246,13 @@ def check(
         for name, engine in engines_in_use(settings).items()
     }
     state = StateDir(around.directories.state)
+    planned = plan_workers(settings, machine, engines, state.logs, state.root / "run")
+    # A file that lists GPUs of another machine is not held against this one's memory.
+    refuse_hopeless(planned, Resources({}) if missing else resources_of(machine, facts), around.environ)
     print(f"{file}: no problem found")
     if missing:
         print(f"note: GPU {', '.join(map(str, missing))} of launch.gpus is not on this machine")
-    for spec in plan_workers(settings, machine, engines, state.logs, state.root / "run"):
+    for spec in planned:
         if spec.static is not None:
             print(f"\n# {spec.name}: static worker {spec.static.url}")
             continue
@@ -378,24 +381,6 @@ def as_typed(program: str, interpreter: str) -> str:
     if found is not None and path.is_absolute() and path == Path(found):
         return path.name
     return shlex.quote(program)
-
-
-def _overridden(
-    settings: Settings, host: str | None, port: int | None, admin_port: int | None, engine_python: Path | None
-) -> Settings:
-    """Options and variables on top of the file. What typer lets through needs no second validation."""
-    update: dict[str, Any] = {}
-    listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-    if listen:
-        update["listen"] = settings.listen.model_copy(update=listen)
-    if admin_port is not None:
-        update["admin"] = settings.admin.model_copy(update={"port": admin_port})
-    if engine_python is not None:
-        engine = settings.engines.get(DEFAULT_ENGINE, Engine())
-        if uses_vllm(engine):
-            own = engine.model_copy(update={"python": engine_python.absolute()})
-            update["engines"] = {**settings.engines, DEFAULT_ENGINE: own}
-    return settings.model_copy(update=update)
 
 
 def _placement(gpus: tuple[int, ...], cpus: tuple[int, ...]) -> str:

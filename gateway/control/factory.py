@@ -73,19 +73,17 @@ class WorkerFactory:
         Raises ConfigurationProblems for what is bound to fail, before anything is started.
         """
         planned = plan_workers(prepared, self.machine, self._engines, self._logs, self.runtime_dir)
-        files = {spec.source: self.model_files(spec) for spec in planned if spec.static is None}
-        if found := check_fleet(planned, files, self.resources):
-            raise ConfigurationProblems(found)
+        refuse_hopeless(planned, self.resources, self._around.environ)
         return planned
 
     @property
     def resources(self) -> Resources:
         """What the workers may use together."""
-        return Resources({gpu.index: gpu for gpu in self.machine.gpus}, self._facts.memory_available)
+        return resources_of(self.machine, self._facts)
 
     def model_files(self, spec: WorkerSpec) -> ModelFiles | None:
         """The model's own files, None where they are not on this machine yet. Reads them."""
-        return find_model_files(spec.source, self._around.environ, spec.launch.extra_args)
+        return _model_files(spec, self._around.environ)
 
     async def preflight(self, spec: WorkerSpec) -> Sequence[ConfigurationError]:
         """What is bound to fail about one launch (a download may have finished meanwhile)."""
@@ -134,6 +132,22 @@ def plan_workers(
         runtime_dir=runtime_dir,
         new_secret=secrets.token_urlsafe,
     )
+
+
+def refuse_hopeless(specs: Sequence[WorkerSpec], resources: Resources, environ: Mapping[str, str]) -> None:
+    """Raise ConfigurationProblems for what is bound to fail, before anything is started. Reads the models' files."""
+    files = {spec.source: _model_files(spec, environ) for spec in specs if spec.static is None}
+    if found := check_fleet(specs, files, resources):
+        raise ConfigurationProblems(found)
+
+
+def resources_of(machine: Machine, facts: MachineFacts) -> Resources:
+    """What workers may use together on a machine."""
+    return Resources({gpu.index: gpu for gpu in machine.gpus}, facts.memory_available)
+
+
+def _model_files(spec: WorkerSpec, environ: Mapping[str, str]) -> ModelFiles | None:
+    return find_model_files(spec.source, environ, spec.launch.extra_args)
 
 
 def expected_engine(engine: Engine, facts: MachineFacts, around: Surroundings, *, on_gpus: bool) -> LaunchEnvironment:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -247,3 +248,21 @@ def embedded_gpu_launch(machine: Machine) -> dict[str, object]:
     if total <= EMBEDDED_GPU_BYTES:
         return {}
     return {"gpu_memory_utilization": int(1000 * EMBEDDED_GPU_BYTES / total) / 1000}
+
+
+def overridden(
+    settings: Settings, host: str | None, port: int | None, admin_port: int | None, engine_python: Path | None
+) -> Settings:
+    """Options and variables on top of the file. What typer lets through needs no second validation."""
+    update: dict[str, Any] = {}
+    listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    if listen:
+        update["listen"] = settings.listen.model_copy(update=listen)
+    if admin_port is not None:
+        update["admin"] = settings.admin.model_copy(update={"port": admin_port})
+    if engine_python is not None:
+        engine = settings.engines.get(DEFAULT_ENGINE, Engine())
+        if uses_vllm(engine):
+            own = engine.model_copy(update={"python": engine_python.absolute()})
+            update["engines"] = {**settings.engines, DEFAULT_ENGINE: own}
+    return settings.model_copy(update=update)

@@ -118,12 +118,21 @@ class Reshaping:
         """See `reload.Reloadable`."""
         await self._front.replace(self.front_plan(settings, workers))
         self.settings = settings
+        self._roster.drain_s = settings.drain_timeout_s
         self._publish()
 
     async def roll(self, goal: Sequence[WorkerSpec], progress: Progress) -> None:
         """See `reload.Reloadable`."""
         await self._rollout(goal).run(progress)
         self._roster.arrange([spec.name for spec in goal])
+        for spec in goal:
+            there = self._roster.actors.get(spec.name)
+            if (
+                there is not None
+                and there.spec != spec
+                and self._plan.revision(there.spec) == self._plan.revision(spec)
+            ):
+                self._roster.hold(spec)  # how it is watched, which costs no restart now
 
     def front_plan(self, settings: Settings, workers: Sequence[WorkerSpec]) -> FrontPlan:
         """What gateway processes are started with. Their metrics are of these models and workers, in this order."""

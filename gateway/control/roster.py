@@ -31,6 +31,8 @@ class Roster:
         self._actors: dict[str, Actor] = {spec.name: make(spec, on_change) for spec in specs}
         self._over: dict[str, anyio.Event] = {}
         self._held: dict[str, WorkerSpec] = {}
+        self.drain_s: float | None = None
+        """How long running requests get when a worker is stopped, where it is not the worker's own time any more."""
         self._closing = False
         self._empty = anyio.Event()
         self._group: anyio.abc.TaskGroup | None = None
@@ -53,12 +55,12 @@ class Roster:
         """Pass an operator's command on. A stopped worker that is started takes the specification held for it."""
         held = self._held.pop(name, None) if command in (WorkerCommand.START, WorkerCommand.RESTART) else None
         if held is None or self._group is None:
-            self._actors[name].command(command)
+            self._actors[name].command(command, drain_s=self.drain_s)
         else:
             self._group.start_soon(self.replace, held)
 
     def hold(self, spec: WorkerSpec) -> None:
-        """The worker of that name is stopped and stays so; whoever starts it starts this one."""
+        """For the next start or restart that an operator asks for; until then the worker stays as it is."""
         self._held[spec.name] = spec
 
     def spec(self, name: str) -> WorkerSpec:
@@ -103,7 +105,7 @@ class Roster:
         self._settle()
 
     async def _end(self, name: str) -> None:
-        self._actors[name].command(WorkerCommand.SHUTDOWN)
+        self._actors[name].command(WorkerCommand.SHUTDOWN, drain_s=self.drain_s)
         await self._over[name].wait()
 
     def _begin(self, name: str) -> None:

@@ -23,6 +23,8 @@ COMMANDS = [
     ["doctor"],
     ["status"],
     ["logs"],
+    ["reload"],
+    ["sweep"],
     ["workers"],
     ["workers", "restart"],
     ["workers", "drain"],
@@ -259,3 +261,38 @@ def test_json_status_is_one_document(home: Home) -> None:
     assert "" == done.stdout
     with pytest.raises(json.JSONDecodeError):
         json.loads(done.stdout)
+
+
+def test_what_is_bound_to_fail_is_told_before_anything_is_started(home: Home) -> None:
+    """Nine attention heads cannot be shared by two: `check` and `up` say so with the key, and no engine is built."""
+    model = home.root / "nine"
+    model.mkdir()
+    config = {"architectures": ["LlamaForCausalLM"], "num_attention_heads": 9, "num_key_value_heads": 3}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").write_bytes(b"0" * 1024)
+    engine = {"command": ["{python}", "-m", "loadtest.servers.simulator"]}
+    file = home.write(
+        json.dumps(
+            {
+                "models": {"nine": {"model": str(model), "launch": {"tensor_parallel_size": 2}}},
+                "engines": {"default": engine},
+            }
+        )
+    )
+    for command in (["check", file], ["up", "-c", file, "--port", "18000", "--admin-port", "18001"]):
+        line = one_line(home.gateway(*command), 2)
+        assert "models.nine.launch.tensor_parallel_size" in line
+        assert "9" in line
+    assert not list((home.state / "records").glob("*")) if home.state.exists() else True
+
+
+def test_a_rolling_restart_needs_to_know_of_what(home: Home) -> None:
+    assert "--all" in one_line(home.gateway("workers", "restart"), 2)
+    assert "--all" in one_line(home.gateway("workers", "restart", "m-0", "--all"), 2)
+
+
+def test_reload_and_restart_need_a_running_gateway_and_sweep_does_not(home: Home) -> None:
+    assert "no gateway is running" in one_line(home.gateway("reload"), 7)
+    assert "no gateway is running" in one_line(home.gateway("workers", "restart", "--all"), 7)
+    swept = home.gateway("sweep")
+    assert (0, "no worker of an earlier gateway is left\n") == (swept.returncode, swept.stdout)

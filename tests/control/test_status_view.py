@@ -1,0 +1,103 @@
+"""`gateway status` as text: what it says, and in how many columns."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from gateway.control.operations import OperationReport
+from gateway.control.status_report import GatewayProcessLine, ModelLine, StatusReport, WorkerLine
+from gateway.control.status_view import COLUMNS, status_view
+from gateway.types import WorkerState
+
+
+def worker(name: str, **changes: object) -> WorkerLine:
+    figures: dict[str, object] = {
+        "name": name,
+        "model": "Qwen/Qwen3-8B",
+        "state": WorkerState.READY,
+        "age_s": 7265.0,
+        "phase": "",
+        "progress": None,
+        "pid": 4194304,
+        "address": "127.0.0.1:65535",
+        "port": 65535,
+        "gpus": (0, 1, 2, 3),
+        "in_flight": 1024,
+        "restarts": 12,
+        "last_failure": "",
+        "static": False,
+        "max_model_len": 131072,
+        "engine_version": "0.32.0",
+        "log_file": "/var/lib/vllm-gateway/logs/Qwen-Qwen3-8B-0.log",
+        "restart_reasons": {"exited": 8, "hung": 4},
+        "tokens_per_s": 18656.4,
+        "kv_usage": 0.874,
+    }
+    return WorkerLine(**{**figures, **changes})  # type: ignore[arg-type]
+
+
+def report(*workers: WorkerLine, operation: OperationReport | None = None) -> StatusReport:
+    return StatusReport(
+        pid=4194304,
+        version="0.1.0",
+        uptime_s=100000.0,
+        draining=False,
+        public_url="http://127.0.0.1:8000",
+        admin_url="http://127.0.0.1:8001",
+        models=(ModelLine(name="Qwen/Qwen3-8B", aliases=("default",), ready=1, workers=2),),
+        workers=workers,
+        gateway_processes=(GatewayProcessLine(slot=0, pid=1, serving=True, restarts=0),),
+        operation=operation or OperationReport(),
+    )
+
+
+def printed(shown: StatusReport, columns: int, *, wide: bool = False) -> list[str]:
+    console = Console(file=io.StringIO(), width=columns)
+    console.print(status_view(shown, wide=wide, columns=columns))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_the_largest_figures_fit_a_hundred_columns() -> None:
+    """All of them whole; only names and phases may fold."""
+    starting = worker("Qwen-Qwen3-8B-1", state=WorkerState.STARTING, phase="loading weights", progress=0.45)
+    lines = printed(report(worker("Qwen-Qwen3-8B-0"), starting), COLUMNS)
+    text = "\n".join(lines)
+
+    assert max(map(len, lines)) <= COLUMNS
+    for figure in ("2:01:05", "0,1,2,3", "65535", "4194304", "1024", "18656", "87%", "12", "ready", "starting"):
+        assert figure in text
+    assert "Qwen-Qwen3-8B-0: restarted 12 times (exited 8, hung 4)." in text
+    assert "model Qwen/Qwen3-8B: 1 of 2 workers ready  (also default)" in text
+
+
+@pytest.mark.parametrize("columns", [50, 60, 79])
+def test_a_narrow_terminal_keeps_the_state(columns: int) -> None:
+    lines = printed(report(worker("Qwen-Qwen3-8B-0", state=WorkerState.UNHEALTHY)), columns)
+    (header,) = (line for line in lines if line.startswith("WORKER"))
+
+    assert max(map(len, lines)) <= columns
+    assert ["WORKER", "STATE", "AGE", "PID", "REQS"] == header.split()
+    assert any("unhealthy" in line and "1024" in line for line in lines)
+
+
+def test_wide_shows_the_rest() -> None:
+    text = "\n".join(printed(report(worker("m-0")), 240, wide=True))
+
+    for detail in ("127.0.0.1:65535", "131072", "0.32.0", "Qwen-Qwen3-8B-0.log"):
+        assert detail in text
+
+
+def test_markup_in_foreign_text_is_not_interpreted() -> None:
+    lines = printed(report(worker("m-0", last_failure="it said [red]no[/red]", restart_reasons={})), COLUMNS)
+
+    assert "m-0: it said [red]no[/red]" in lines
+
+
+def test_an_operation_under_way_is_told() -> None:
+    running = OperationReport(3, "reload", ("m-0: out of rotation",), running=True)
+
+    assert "reload under way: m-0: out of rotation" in printed(report(worker("m-0"), operation=running), COLUMNS)
