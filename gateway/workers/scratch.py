@@ -9,22 +9,29 @@ from pathlib import Path
 
 LONGEST_FOLDER_BYTES = 70
 """vLLM makes Unix sockets with names of 36 bytes in it, and a socket's path has 107 at most."""
+_LAST_RESORT = "/tmp"
+_PREFIX = "gateway-"
+_RANDOM_NAME_BYTES = len(_PREFIX) + 9
 
 
 def make_scratch(runtime_dir: Path, launch_id: str, environ: Mapping[str, str]) -> Path:
     """
-    An empty private directory: below `runtime_dir`, or where that path is too long in the system's temporary one.
+    An empty private directory: below `runtime_dir`, where that path is too long below TMPDIR, else below /tmp.
 
-    vLLM leaves a file for every start there (`vllm_dist_...`), and its sockets when it is killed.
+    vLLM leaves a file for every start there (`vllm_dist_...`), its sockets when it is killed, and does not start at all
+    where their paths are too long.
 
     Raises OSError.
     """
     folder = runtime_dir / f"tmp-{launch_id[:8]}"
-    if len(bytes(folder)) > LONGEST_FOLDER_BYTES:
-        return Path(tempfile.mkdtemp(prefix="gateway-", dir=environ.get("TMPDIR") or None))
-    remove_scratch(folder)
-    folder.mkdir(mode=0o700, parents=True)
-    return folder
+    if len(bytes(folder)) <= LONGEST_FOLDER_BYTES:
+        remove_scratch(folder)
+        folder.mkdir(mode=0o700, parents=True)
+        return folder
+    temporary = environ.get("TMPDIR") or _LAST_RESORT
+    if len(temporary.encode()) + _RANDOM_NAME_BYTES > LONGEST_FOLDER_BYTES:
+        temporary = _LAST_RESORT
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=temporary))
 
 
 def remove_scratch(folder: Path) -> None:
