@@ -7,6 +7,7 @@ typed decoder, which is cheaper than searching it for markers. Everything else g
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -124,10 +125,10 @@ class StreamObserver:
 
         Returns how many of them carry tokens, or -1: then nothing was noted, and `feed` has to read the bytes.
         """
-        if not self._idle or self.done or self._family not in _CHUNKED_FAMILIES or b"\r" in text:
+        if self.done or not self._idle or self._family not in _CHUNKED_FAMILIES or b"\r" in text:
             return -1
-        if text.count(b"\n") == 2:
-            found = self._glance(text[:-2]) if text.endswith(b"\n\n") else -1
+        if text.find(b"\n") == len(text) - 2 and text.endswith(b"\n"):
+            found = _glance(text[:-2])
             if found >= 0:
                 self.events += 1
                 self.token_events += found
@@ -137,32 +138,13 @@ class StreamObserver:
             return -1
         total = 0
         for event in events:
-            found = self._glance(event)
+            found = _glance(event)
             if found < 0:
                 return -1
             total += found
         self.events += len(events)
         self.token_events += total
         return total
-
-    def _glance(self, event: bytes) -> int:
-        """1 or 0: the event carries tokens or none; -1: it is not plain."""
-        if not event.startswith(b"data: ") or b"\n" in event:
-            return -1
-        try:
-            chunk = payloads.CHUNK.decode(event[6:])
-        except _UNREADABLE:
-            return -1
-        if not chunk.choices or chunk.usage or chunk.error:
-            return -1
-        found = 0
-        for choice in chunk.choices:
-            if choice.finish_reason is not None:
-                return -1
-            delta = choice.delta
-            if choice.text or (delta is not None and (delta.content or _carries_output(delta))):
-                found = 1
-        return found
 
     def verdict(self, *, clean_end: bool = True) -> StreamVerdict:
         """
@@ -346,6 +328,29 @@ _CHUNKED_FAMILIES = (Family.CHAT, Family.COMPLETIONS)
 # Not the typed decoder's: strict JSON of another shape, lenient JSON, no JSON, or nested beyond the stack.
 _UNREADABLE = (msgspec.DecodeError, RecursionError)
 _RESPONSES_TERMINAL = frozenset({"response.completed", "response.failed", "response.incomplete"})
+
+
+def _glance(event: bytes, _decode: Callable[[bytes], payloads.Chunk] = payloads.CHUNK.decode) -> int:
+    """1 or 0: the event (without its blank line) carries tokens or none; -1: it is not plain."""
+    if not event.startswith(b"data: ") or b"\n" in event:
+        return -1
+    try:
+        chunk = _decode(event[6:])
+    except _UNREADABLE:
+        return -1
+    if not chunk.choices or chunk.usage or chunk.error:
+        return -1
+    found = 0
+    for choice in chunk.choices:
+        if choice.finish_reason is not None:
+            return -1
+        delta = choice.delta
+        if delta is None:
+            if choice.text:
+                found = 1
+        elif delta.content or choice.text or _carries_output(delta):
+            found = 1
+    return found
 
 
 def _loads(payload: bytes) -> object:

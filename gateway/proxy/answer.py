@@ -12,8 +12,8 @@ beyond each, and 64 KiB plus one such read in the client's transport: under 1 Mi
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
+from time import monotonic
 
 from gateway.errors import UpstreamError
 from gateway.protocol.observer import StreamObserver, UsageFilter
@@ -48,16 +48,16 @@ class Answer:
 
     __slots__ = (
         "_direct",
-        "_events",
         "_gaps",
         "_lease",
         "_partial",
         "_partial_bytes",
         "_passed_end",
-        "_progress_at",
+        "_progress_due",
         "_ready",
         "_ready_bytes",
         "_stream_of",
+        "_through",
         "_wake",
         "complete",
         "connection",
@@ -94,8 +94,8 @@ class Answer:
         self._partial: list[bytes] = []
         self._partial_bytes = 0
         self._passed_end = b""
-        self._progress_at = 0.0
-        self._events = 0
+        self._progress_due = 0.0
+        self._through = False
         self._stream_of: tuple[Family, int, bool] | None = None
         self.status = 0
         self.headers: Headers = []
@@ -216,7 +216,7 @@ class Answer:
         """The client's buffer has drained."""
         if self.stalled_at is not None:
             self.stalled_at = None
-            self.last_at = time.monotonic()
+            self.last_at = monotonic()
             self.connection.resume_reading()
 
     def heartbeat(self, comment: bytes) -> bool:
@@ -251,28 +251,29 @@ class Answer:
             self.observer = StreamObserver(family, n)
             if drop_usage:
                 self.filter = UsageFilter()
-        self.last_at = time.monotonic()
+        self.last_at = monotonic()
         self._wake()
 
     def on_data(self, data: bytes) -> None:
         """See `ResponseSink`."""
-        now = time.monotonic()
+        now = monotonic()
         observer = self.observer
         if observer is None:
             self._plain(data, now)
             return
+        self._through = False
+        events = observer.events
         tokens = observer.feed(data)
         if tokens:
             self._count_tokens(tokens, now)
         boundary = observer.at_boundary
-        if observer.events != self._events or not boundary:
+        if observer.events != events or not boundary:
             # A comment is no progress: a hung worker may still send them.
             if self.first_byte_at is None:
                 self.first_byte_at = now
-            self._events = observer.events
             self.last_at = now
-        if now - self._progress_at > PROGRESS_EVERY_S:
-            self._progress_at = now
+        if now > self._progress_due:
+            self._progress_due = now + PROGRESS_EVERY_S
             self._lease.progress(now)
         if self.untold_error:
             return
@@ -283,7 +284,8 @@ class Answer:
             data = self.filter.feed(data)
         direct = self._direct
         if boundary and direct is not None and not observer.done and not self._partial and not self.untold_error:
-            # The common case of the hot path: whole events, a client that is written to from here.
+            # Whole events, a client that is written to from here: the next read may take the short way.
+            self._through = self.filter is None or self.filter.idle
             if data:
                 self.mid_event = False
                 self.direct_bytes += len(data)
@@ -303,27 +305,28 @@ class Answer:
 
         Must leave everything as `on_data` would, or leave all of it alone and return False.
         """
-        observer, direct = self.observer, self._direct
-        if observer is None or direct is None or self._partial or self._ready or self.untold_error or self.error:
-            return False
-        if self.mid_event or (self.filter is not None and not self.filter.idle):
+        if not self._through:
             return False
         body = whole_chunks(data)
         if body is None:
             return False
-        tokens = observer.take_plain(body)
+        observer = self.observer
+        tokens = observer.take_plain(body)  # type: ignore[union-attr]  # `_through` says that there is one
         if tokens < 0:
             return False
-        now = time.monotonic()
-        if tokens:
+        now = monotonic()
+        if tokens == 1 and self.first_token_at is not None:
+            self._gaps.observe(now - self.last_token_at)
+            self.last_token_at = now
+            self.tokens += 1
+        elif tokens:
             self._count_tokens(tokens, now)
-        self._events = observer.events
         self.last_at = self.last_write_at = now
-        if now - self._progress_at > PROGRESS_EVERY_S:
-            self._progress_at = now
+        if now > self._progress_due:
+            self._progress_due = now + PROGRESS_EVERY_S
             self._lease.progress(now)
         self.direct_bytes += len(body)
-        if not direct.write_framed(data):
+        if not self._direct.write_framed(data):  # type: ignore[union-attr]  # `_through` says that there is one
             self.stalled_at = now
             self.connection.pause_reading()
         return True
@@ -355,8 +358,8 @@ class Answer:
             self.first_byte_at = now
         self.last_at = now
         self._pass(data)
-        if now - self._progress_at > PROGRESS_EVERY_S:
-            self._progress_at = now
+        if now > self._progress_due:
+            self._progress_due = now + PROGRESS_EVERY_S
             self._lease.progress(now)
         limit = HOLD_LIMIT if self.streamed else PLAIN_HOLD_LIMIT
         if self._ready_bytes > limit:
@@ -437,7 +440,7 @@ class Answer:
         self._wake()
 
     def _write(self, direct: DirectTransport, data: bytes) -> None:
-        self.last_write_at = time.monotonic()
+        self.last_write_at = monotonic()
         self.direct_bytes += len(data)
         if not direct.write(data):
             self.stalled_at = self.last_write_at
