@@ -18,21 +18,17 @@ import structlog
 from gateway.clock import Clock
 from gateway.types import ExchangeRecord, Outcome, Stage
 
-REPEATED_WITHIN_S = 10.0
-"""A repeated event is written once in so many seconds, with the number of those left out."""
-MAX_REMEMBERED = 1024
-
 Level = Literal["info", "warning", "error"]
 _QUIET_OUTCOMES = frozenset({Outcome.OK, Outcome.CLIENT_ERROR, Outcome.CLIENT_CLOSED, Outcome.REJECTED})
 
 
 class EventLog:
     """
-    Writes events. `event` always writes; `repeated` leaves out what would only say the same again.
+    Writes events.
 
     Args:
         write: Takes one whole line, newline included.
-        clock: Wall time for the time stamps, monotonic time for the repetition limit.
+        clock: Wall time for the time stamps.
         style: `json` or `text`.
         context: Fields of every line, such as the slot of a gateway process.
     """
@@ -51,7 +47,6 @@ class EventLog:
         self._context_json = _encode(self._context)[1:-1] + b"," if self._context else b""
         self._second = -1
         self._second_text = ""
-        self._repetitions: dict[tuple[str, str], _Repetition] = {}
         self._logger = structlog.BoundLogger(
             _LineWriter(write),
             processors=[self._stamp, _render_json if style == "json" else _render_text],
@@ -82,26 +77,6 @@ class EventLog:
     def event(self, name: str, /, *, level: Level = "info", **fields: object) -> None:
         """Write one event: a constant name, and fields."""
         getattr(self._logger, level)(name, **fields)
-
-    def repeated(self, name: str, /, *, about: str, level: Level = "error", **fields: object) -> None:
-        """
-        Write an event that may come in thousands, once in `REPEATED_WITHIN_S` for each `about` (a worker, a listener).
-
-        The next line that is written says in `left_out` how many were not.
-        """
-        now_s = self._clock.monotonic()
-        key = (name, about)
-        known = self._repetitions.get(key)
-        if known is not None and now_s - known.written_at_s < REPEATED_WITHIN_S:
-            known.left_out += 1
-            return
-        if known is None and len(self._repetitions) >= MAX_REMEMBERED:
-            # The oldest is forgotten, so that what is remembered stays bounded whatever `about` is.
-            del self._repetitions[next(iter(self._repetitions))]
-        self._repetitions[key] = _Repetition(now_s)
-        if known is not None and known.left_out:
-            fields["left_out"] = known.left_out
-        self.event(name, level=level, about=about, **fields)
 
     def request(self, record: ExchangeRecord) -> None:
         """The canonical line of one exchange: what it was, how it ended, how long each part took, in milliseconds."""
@@ -196,14 +171,6 @@ class FileLines:
             self._file.flush()
         except (OSError, ValueError):  # ValueError: the file was closed
             self.lost += 1
-
-
-class _Repetition:
-    __slots__ = ("left_out", "written_at_s")
-
-    def __init__(self, written_at_s: float) -> None:
-        self.written_at_s = written_at_s
-        self.left_out = 0
 
 
 class _LineWriter:

@@ -160,33 +160,6 @@ def test_our_faults_are_warnings_and_clients_are_not(lines: list[bytes], clock: 
     assert ("info" if quiet else "warning") == json.loads(lines[0])["level"]
 
 
-def test_repeated_errors_are_written_once_in_a_while_with_the_number_left_out(
-    lines: list[bytes], clock: FakeClock
-) -> None:
-    """For each subject on its own; the first is written at once."""
-    log = EventLog(lines.append, clock)
-    for _ in range(500):
-        log.repeated("probe_failed", about="llama-0", error="refused")
-        log.repeated("probe_failed", about="llama-1", error="refused")
-    assert ["llama-0", "llama-1"] == [json.loads(line)["about"] for line in lines]
-
-    clock.now_s += 10
-    log.repeated("probe_failed", about="llama-0", error="refused")
-    clock.now_s += 10
-    log.repeated("probe_failed", about="llama-0", error="refused")
-
-    assert [499, None] == [json.loads(line).get("left_out") for line in lines[2:]]
-
-
-def test_what_is_remembered_of_repetitions_is_bounded(lines: list[bytes], clock: FakeClock) -> None:
-    """Whatever the subjects are."""
-    log = EventLog(lines.append, clock)
-    for number in range(5000):
-        log.repeated("odd", about=str(number))
-
-    assert len(log._repetitions) <= 1024
-
-
 def test_a_bound_log_adds_its_fields_and_leaves_the_other_alone(lines: list[bytes], clock: FakeClock) -> None:
     """Context is passed on, never shared."""
     log = EventLog(lines.append, clock, context={"slot": 1})
