@@ -45,6 +45,8 @@ from gateway.workers.spec import _stems as worker_name_stems
 
 KEEP_ALIVE_S = 120
 """Longer than the idle time of load balancers and client pools, which would otherwise meet closed connections."""
+MAKING_WAY_S = 2.0
+"""From a replacement to the end of idle connections: requests that are under way to us arrive by then."""
 LAST_WORDS_S = 1.0
 """After the drain deadline, for the error events of the streams that are cut to go out."""
 FIRST_SNAPSHOT_S = 2.0
@@ -63,6 +65,14 @@ class PublicServer(uvicorn.Server):
         """See uvicorn."""
         await super().startup(sockets)
         self._on_started()
+
+    def stop_accepting(self) -> None:
+        """Close the listener (never shut it down: others listen on it); no connection outlives its next answer."""
+        for server in self.servers:
+            server.close()
+        closing = (b"connection", b"close")
+        self.config.encoded_headers.append(closing)  # for the header set of every later second
+        self.server_state.default_headers = [*self.server_state.default_headers, closing]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -162,10 +172,25 @@ class GatewayProcess:
         """The first signal drains, a second one ends what still runs."""
         self.drain(0.0 if self._cut is not None else self._settings.drain_timeout_s)
 
+    def make_way(self, deadline_s: float) -> None:
+        """
+        Another process accepts on the same address: accept nothing more, but serve what arrives on open connections and
+        ask their clients for new ones; after a moment close those that are idle. Otherwise as `drain`.
+        """
+        self._informed.set()
+        if not self._server.started:
+            self._end_by(deadline_s)
+            return
+        self._server.stop_accepting()
+        asyncio.get_running_loop().call_later(MAKING_WAY_S, self._end_by, max(0.0, deadline_s - MAKING_WAY_S))
+
     def drain(self, deadline_s: float) -> None:
         """Stop accepting, finish what runs within `deadline_s` seconds, then end. A later call may shorten the time."""
         self._informed.set()
         self._view.drain()
+        self._end_by(deadline_s)
+
+    def _end_by(self, deadline_s: float) -> None:
         loop = asyncio.get_running_loop()
         if self._cut is not None:
             if self._cut.when() <= loop.time() + deadline_s:
@@ -178,7 +203,9 @@ class GatewayProcess:
     async def _follow(self) -> None:
         """Follow the control channel to its end, which means: drain."""
         try:
-            await self._link.run(on_snapshot=self._apply, on_drain=self.drain, loads=self._view.loads)
+            await self._link.run(
+                on_snapshot=self._apply, on_drain=self.drain, on_replaced=self.make_way, loads=self._view.loads
+            )
         except ControlUnavailable as error:
             self._log.event("control_channel_broken", level="error", detail=str(error))
         self.drain(self._settings.drain_timeout_s)

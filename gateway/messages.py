@@ -33,9 +33,15 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Stop accepting, finish what runs within `deadline_s` seconds, exit."""
+    """
+    Stop accepting, finish what runs within `deadline_s` seconds, exit.
+
+    `replaced`: another process accepts on the same address, so what still arrives here is served; otherwise the whole
+    gateway ends, and it is turned away.
+    """
 
     deadline_s: float
+    replaced: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):

@@ -134,7 +134,7 @@ class Front:
         old, self._slots = self._slots, fresh
         self._leaving += old
         for slot in old:
-            slot.drain(plan.drain_timeout_s)
+            slot.drain(plan.drain_timeout_s, replaced=True)
             self._group.start_soon(self._see_off, slot, plan.drain_timeout_s)
         if self._ending:
             for slot in fresh:

@@ -91,7 +91,7 @@ class GatewaySlot:
         self._channel: Channel | None = None
         self._process: anyio.abc.Process | None = None
         self._stop = anyio.Event()
-        self._deadline_s = 0.0
+        self._drain = Drain(deadline_s=0.0)
         self._hello = False
         self._ever_hello = False
         self.restarts = 0
@@ -112,13 +112,17 @@ class GatewaySlot:
         if self._channel is not None:
             self._channel.send_snapshot(fleet)
 
-    def drain(self, deadline_s: float) -> None:
-        """Stop accepting, finish what runs within `deadline_s`, exit; no next process. May be called again, shorter."""
+    def drain(self, deadline_s: float, *, replaced: bool = False) -> None:
+        """
+        Stop accepting, finish what runs within `deadline_s`, exit; no next process. May be called again, shorter.
+
+        `replaced`: another process accepts on the same socket.
+        """
         self._stop.set()
-        self._deadline_s = deadline_s
+        self._drain = Drain(deadline_s=deadline_s, replaced=replaced)
         if self._channel is not None:
             try:
-                self._channel.send(Drain(deadline_s=deadline_s))
+                self._channel.send(self._drain)
             except ChannelBroken:
                 self.kill()
 
@@ -194,7 +198,7 @@ class GatewaySlot:
             if self._newest is not None:
                 self._channel.send_snapshot(self._newest)
             if self._stop.is_set():  # while the process was being started
-                self._channel.send(Drain(deadline_s=self._deadline_s))
+                self._channel.send(self._drain)
             async with anyio.create_task_group() as group:
                 group.start_soon(self._serve_channel, self._channel)
                 code = await process.wait()

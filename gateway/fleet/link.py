@@ -114,6 +114,7 @@ class SupervisorLink:
         on_snapshot: Callable[[FleetSnapshot], object],
         on_drain: Callable[[float], object],
         loads: Callable[[], tuple[WorkerLoad, ...]],
+        on_replaced: Callable[[float], object] | None = None,
     ) -> None:
         """
         Receive and send until the supervisor's end closes, then return.
@@ -122,6 +123,7 @@ class SupervisorLink:
             on_snapshot: Called with each snapshot, in order; must not block.
             on_drain: Called with the seconds this process may take to finish; must not block. The line stays up.
             loads: What to report every second.
+            on_replaced: As `on_drain`, when another process has taken over; None: `on_drain`.
 
         Raises:
             ControlUnavailable: The supervisor does not speak the protocol.
@@ -132,7 +134,7 @@ class SupervisorLink:
                 group.start_soon(self._send_all)
                 group.start_soon(self._report_all, loads)
                 try:
-                    await self._receive_all(on_snapshot, on_drain)
+                    await self._receive_all(on_snapshot, on_drain, on_replaced or on_drain)
                 except ControlUnavailable as exc:
                     broken = exc  # raised below, outside of the group, which would wrap it
                 group.cancel_scope.cancel()
@@ -146,12 +148,17 @@ class SupervisorLink:
         self._socket.close()
 
     async def _receive_all(
-        self, on_snapshot: Callable[[FleetSnapshot], object], on_drain: Callable[[float], object]
+        self,
+        on_snapshot: Callable[[FleetSnapshot], object],
+        on_drain: Callable[[float], object],
+        on_replaced: Callable[[float], object],
     ) -> None:
         while (line := await self._next_line()) is not None:
             match _decode(line):
                 case Snapshot(fleet=fleet):
                     on_snapshot(fleet)
+                case Drain(deadline_s=deadline_s, replaced=True):
+                    on_replaced(deadline_s)
                 case Drain(deadline_s=deadline_s):
                     on_drain(deadline_s)
                 case Configure():

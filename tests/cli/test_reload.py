@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cli.fleet_file import READY_S, SIMULATOR, FleetFile, document, model
@@ -65,6 +66,44 @@ def test_time_outs_and_limits_restart_no_worker_and_cut_no_stream(fleet: FleetFi
     assert b"".join(text).endswith(b"data: [DONE]\n\n")
     assert b'"finish_reason":"length"' in b"".join(text)
     assert "no difference" in fleet.gateway("reload").stdout
+
+
+def test_a_reload_fails_no_request(fleet: FleetFile) -> None:
+    """Clients that open a connection for every request, and clients that keep theirs, ask all the time through three
+    reloads: every request is answered with 200."""
+    over = threading.Event()
+    answers: list[int] = []
+    failures: list[str] = []
+
+    def ask(kept: int) -> None:
+        limits = httpx.Limits(max_keepalive_connections=kept)
+        with httpx.Client(trust_env=False, timeout=30, limits=limits) as client:
+            while not over.is_set():
+                body = {"model": "m", "prompt": "x", "max_tokens": 2}
+                try:
+                    answer = client.post(f"{fleet.served.base}/v1/completions", json=body)
+                except httpx.HTTPError as exc:
+                    failures.append(repr(exc))
+                    continue
+                answers.append(answer.status_code)
+                if answer.status_code != 200:
+                    failures.append(answer.text)
+
+    clients = [threading.Thread(target=ask, args=(kept,)) for kept in (0, 0, 1)]
+    for client in clients:
+        client.start()
+    processes = {fleet.gateway_pid()}
+    for retries in (0, 1, 3):
+        fleet.write(document(models={"m": model(retries=retries)}))
+        assert 0 == fleet.gateway("reload").returncode
+        processes.add(fleet.gateway_pid())
+    over.set()
+    for client in clients:
+        client.join(60)
+
+    assert [] == failures
+    assert 4 == len(processes)
+    assert len(answers) > 3
 
 
 def test_a_dry_run_shows_and_does_nothing(fleet: FleetFile) -> None:

@@ -44,8 +44,21 @@ async def run(listener: socket.socket, control: socket.socket) -> None:
         raise SystemExit(3)
     newest: list[FleetSnapshot] = []
     over = asyncio.Event()
+    answering: set[asyncio.Task[None] | None] = set()
+    idle = asyncio.Event()
+    idle.set()
 
     async def answer(client: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        answering.add(asyncio.current_task())
+        idle.clear()
+        try:
+            await reply(client, out)
+        finally:
+            answering.discard(asyncio.current_task())
+            if not answering:
+                idle.set()
+
+    async def reply(client: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         line = await client.readline()
         while (await client.readline()).strip():
             pass
@@ -77,6 +90,10 @@ async def run(listener: socket.socket, control: socket.socket) -> None:
             over.set()
             break
     server.close()
+    for _ in range(10):  # what was accepted is answered
+        await asyncio.sleep(0)
+    if mode == "m":
+        await idle.wait()
 
 
 def main() -> None:

@@ -97,6 +97,24 @@ async def test_settings_come_first_then_snapshots_and_the_order_to_drain(
     assert [snapshots[0], 25.0, snapshots[1]] == heard
 
 
+async def test_a_replaced_process_is_told_so(link: SupervisorLink, ends: tuple[socket.socket, socket.socket]) -> None:
+    """What still arrives there is to be served, so it is another call than the end of the whole gateway."""
+    heard: list[tuple[str, float]] = []
+    for message in (CONFIGURE, Drain(deadline_s=9.0, replaced=True), Drain(deadline_s=1.0)):
+        ends[1].sendall(encode(message))
+    ends[1].shutdown(socket.SHUT_WR)
+    with anyio.fail_after(5):
+        await link.configuration()
+        await link.run(
+            on_snapshot=print,
+            on_drain=lambda deadline_s: heard.append(("drain", deadline_s)),
+            on_replaced=lambda deadline_s: heard.append(("replaced", deadline_s)),
+            loads=lambda: (),
+        )
+
+    assert [("replaced", 9.0), ("drain", 1.0)] == heard
+
+
 async def test_hello_failures_and_loads_reach_the_supervisor(
     link: SupervisorLink, ends: tuple[socket.socket, socket.socket]
 ) -> None:
