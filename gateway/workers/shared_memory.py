@@ -17,8 +17,8 @@ import psutil
 
 SHARED = Path("/dev/shm")
 PROC = Path("/proc")
-PREFIXES = ("psm_", "sem.mp-", "vllm_offload_")
-"""Of Python's shared memory, of its semaphores, and of vLLM's offloaded KV cache."""
+PREFIXES = ("psm_", "sem.mp-", "vllm_offload_", "vllm_dist_")
+"""Of Python's shared memory and semaphores, vLLM's offloaded KV cache, and its ranks' exchange on a CPU."""
 
 
 def segments_of(pids: Iterable[int], *, shared: Path = SHARED, proc: Path = PROC) -> frozenset[str]:
