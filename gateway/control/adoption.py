@@ -79,7 +79,7 @@ def survivors(folder: Path) -> tuple[Survivor, ...]:
         except FileNotFoundError:
             key = None
         found.append(Survivor(record, files, key, files.ready.exists(), leftover(record)))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda survivor: survivor.record.worker))
 
 
 def adopt(found: Sequence[Survivor], specs: Sequence[WorkerSpec], clock: Clock) -> Adopted:
