@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _LONGEST = 16 * 1024
+_LONGEST_LINE = 4 + 2
 # As servers write them: no zero, no extension, no leading zero, no upper case. Looking one up is cheaper than `int`,
 # which would also take what is no chunk size (a sign, a space, an underscore).
 _SIZES = {b"%x" % size: size for size in range(1, _LONGEST + 1)}
@@ -14,26 +15,20 @@ def whole_chunks(data: bytes) -> bytes | None:
 
     None means only that the parser has to look: at anything unusual, and at anything wrong.
     """
-    end = data.find(b"\r\n", 1, 8)
-    size = _SIZES.get(data[:end])
-    if size is None:
-        return None
-    start = end + 2
-    end = start + size
-    if data[end : end + 2] != b"\r\n":
-        return None
-    if len(data) == end + 2:
-        return data[start:end]
-    pieces = [data[start:end]]
-    while end + 2 < len(data):
-        line = end + 2
-        end = data.find(b"\r\n", line + 1, line + 8)
-        size = _SIZES.get(data[line:end])
+    length = len(data)
+    pieces: list[bytes] = []
+    position = 0
+    while True:
+        line_end = data.find(b"\r\n", position, position + _LONGEST_LINE)
+        # Not found is -1, which as the end of a slice would mean something else.
+        size = _SIZES.get(data[position:line_end]) if line_end > 0 else None
         if size is None:
             return None
-        start = end + 2
+        start = line_end + 2
         end = start + size
         if data[end : end + 2] != b"\r\n":
             return None
+        position = end + 2
+        if position == length:
+            return b"".join([*pieces, data[start:end]]) if pieces else data[start:end]
         pieces.append(data[start:end])
-    return b"".join(pieces)

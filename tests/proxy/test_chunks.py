@@ -80,6 +80,10 @@ def test_a_cut_read_is_recognised_only_between_two_chunks(bodies: list[bytes], d
         b"2\r\na\r\n",
         b"1\na\n",
         b"1\r\na\n\n",
+        b"5\r",
+        b"5X",
+        chunk(b"abcdef") + b"5\r",
+        chunk(b"abcdef") + b"5",
         b"5001\r\n" + b"x" * 0x5001 + b"\r\n",
     ],
 )
