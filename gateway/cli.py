@@ -43,7 +43,7 @@ from gateway.control.preparation import (
     overridden,
     without_ours,
 )
-from gateway.control.state_dir import StateDir, held
+from gateway.control.state_dir import StateDir, held, runtime_directory
 from gateway.control.status_view import COLUMNS, status_view
 from gateway.control.worker_logs import follow, log_path, tail
 from gateway.errors import (
@@ -331,6 +331,8 @@ def sweep(
     with held(_state().root) as state:
         if not sweep_leftovers(state, _console()):
             print("no worker of an earlier gateway is left")
+        with runtime_directory(state):
+            pass  # entering removes the sockets of the killed one, leaving removes its own
 
 
 @app.command()

@@ -232,6 +232,7 @@ def test_swept_workers_are_gone(tmp_path: Path) -> None:
     with demo(state) as first:
         first.wait_ready(within_s=READY_S)
         family = [each for pid in worker_pids(state) for each in tree(pid)]
+        sockets = Path(json.loads((state / "supervisor.json").read_text())["socket"]).parent
         running = gateway(first, "sweep")
         os.kill(first.process.pid, signal.SIGKILL)
         first.process.wait(10)
@@ -244,6 +245,8 @@ def test_swept_workers_are_gone(tmp_path: Path) -> None:
     assert (5, 0, 0) == (running.returncode, crashed.returncode, stopped.returncode), stopped.stderr
     assert len(family) == len(left)
     assert [] == alive(family)
+    assert not sockets.exists()
+    assert not (state / "supervisor.json").exists()
     assert [] == list((state / "records").iterdir())
 
 
