@@ -8,7 +8,6 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import anyio
 
@@ -72,14 +71,6 @@ class AdoptedProcess:
         if start_ticks(pid) != ticks:
             self.close()
             raise WorkerStartError(f"process {pid} is not the worker that was recorded, or is gone")
-
-    def __enter__(self) -> AdoptedProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the pidfd back; safe to call again."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
@@ -112,7 +112,7 @@ async def test_a_process_that_is_gone_or_another_is_not_taken() -> None:
     assert ticks is not None
     with pytest.raises(WorkerStartError, match="not the worker that was recorded"):
         AdoptedProcess(child.pid, ticks + 1, SystemClock())
-    with AdoptedProcess(child.pid, ticks, SystemClock()) as process:
+    with closing(AdoptedProcess(child.pid, ticks, SystemClock())) as process:
         assert None is process.returncode
         assert child.stdin is not None
         child.stdin.close()
