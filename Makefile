@@ -32,7 +32,7 @@ bootstrap: ## the light environment in .venv (gateway, load tests, tools; no eng
 
 serve: bootstrap ## serve a real model on http://127.0.0.1:8000/v1 (MODEL=hub id or folder, ENGINE_PYTHON=)
 	@$(VENV)/gateway doctor --for serve
-	@exec $(VENV)/gateway up $(if $(MODEL),"$(MODEL)")
+	@export GATEWAY_DOCTOR_SHOWN=1; exec $(VENV)/gateway up $(if $(MODEL),"$(MODEL)")
 
 demo: bootstrap ## the same gateway over simulated workers: no engine, no weights
 	@exec $(VENV)/gateway up -c deploy/examples/demo.yaml
