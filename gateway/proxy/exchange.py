@@ -231,6 +231,7 @@ class Exchange(Waiting):
                 # Only now: without another worker nothing is tried again, and the client may.
                 record.retries.append(retry)
             record.attempts += 1
+            self.extra_headers = []
             attempt = self.attempt = Attempt(self, lease, body, force_usage=force_usage, fresh=fresh)
             with lease:
                 record.worker = lease.worker.name
@@ -273,7 +274,8 @@ class Exchange(Waiting):
 
     def _final(self, error: RequestError) -> RequestError:
         """The error to end with: when the gateway has tried again itself, clients need not multiply that."""
-        if self.record.retries and error.should_retry is None and error.retry_after_s is None and error.status >= 500:
+        hinted = error.retry_after_s is not None or any(name == b"x-should-retry" for name, _ in self.extra_headers)
+        if self.record.retries and error.should_retry is None and not hinted and error.status >= 500:
             error.should_retry = False
         return error
 
@@ -310,7 +312,9 @@ class Exchange(Waiting):
             self._timer.arm()
 
     def _expired(self, limit: Limit) -> None:
-        answer = self.attempt.answer if self.attempt is not None else None
+        attempt = self.attempt
+        # An ended attempt's answer must not be told anything: its connection may be somebody else's by now.
+        answer = attempt.answer if attempt is not None and attempt.active else None
         if limit is Limit.HEARTBEAT:
             if answer is not None and answer.writes_directly:
                 if not answer.heartbeat(HEARTBEAT):
@@ -392,7 +396,7 @@ class Exchange(Waiting):
             headers = errors_wire.error_headers(error)
             headers += [*self.extra_headers, *request_id_headers(self.request_id)]
             headers.append((b"content-length", b"%d" % len(body)))
-            if client.expects_continue and not client.bytes_in:
+            if self.relay.dispatcher.draining or (client.expects_continue and not client.bytes_in):
                 headers.append((b"connection", b"close"))
             await client.answer(error.status, headers, body)
             return

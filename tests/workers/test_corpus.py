@@ -145,7 +145,6 @@ def test_c47_a_stop_lets_live_streams_finish(tmp_path: Path) -> None:
     assert [] == [process for process in family if process.is_running()]
 
 
-@pytest.mark.xfail(reason="gateway.proxy.exchange answers 503 while it drains, but does not say Connection: close")
 def test_c47_answers_during_a_stop_end_their_connection(tmp_path: Path) -> None:
     """So that a client's or a load balancer's pool moves on, instead of meeting a closed socket."""
     with Served(slow_fleet(tmp_path, drain_s=10), tmp_path / "state") as served:
