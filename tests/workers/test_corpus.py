@@ -132,7 +132,7 @@ def test_c47_a_stop_lets_live_streams_finish(tmp_path: Path) -> None:
             received = [next(lines)]
             served.process.send_signal(signal.SIGTERM)
             wait_until(lambda: served.status()["draining"], within_s=10, what="draining")
-            refused = late_request(idle, served)
+            refused = refusal(idle, served)
             received += lines
         family = served.family()
         assert 0 == served.process.wait(30), served.output
@@ -155,9 +155,21 @@ def test_c47_answers_during_a_stop_end_their_connection(tmp_path: Path) -> None:
             next(stream.iter_lines())
             served.process.send_signal(signal.SIGTERM)
             wait_until(lambda: served.status()["draining"], within_s=10, what="draining")
-            refused = late_request(kept, served)
+            refused = refusal(kept, served)
             kept.close()
     assert refused in {"503 close", "no connection"}
+
+
+def refusal(client: httpx.Client, served: Served) -> str:
+    """What requests get once the gateway process has heard of the stop too, a moment after the supervisor says so."""
+    answers: list[str] = []
+
+    def refused() -> bool:
+        answers.append(late_request(client, served))
+        return not answers[-1].startswith("200")
+
+    wait_until(refused, within_s=10, what="a refused request", context=lambda: served.output)
+    return answers[-1]
 
 
 def late_request(client: httpx.Client, served: Served) -> str:
