@@ -267,8 +267,8 @@ class Answer:
         if tokens:
             self._count_tokens(tokens, now)
         boundary = observer.at_boundary
-        if observer.events != events or not boundary:
-            # A comment is no progress: a hung worker may still send them.
+        if (observer.events != events or not boundary) and not self.done:
+            # A comment is no progress: a hung worker may still send them. Nor is what follows the terminal marker.
             if self.first_byte_at is None:
                 self.first_byte_at = now
             self.last_at = now

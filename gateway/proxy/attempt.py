@@ -128,6 +128,11 @@ class Attempt:
             connection = task.result()
         except UpstreamConnectError as error:
             raise self._failed(Cause.CONNECT, Outcome.UPSTREAM_CONNECT, f"{worker.name}: {error.detail}") from None
+        if connection.closed:
+            # Between its opening and now: nothing was sent on it, and nothing can be.
+            raise self._failed(
+                Cause.CONNECT, Outcome.UPSTREAM_CONNECT, f"{worker.name}: closed the connection as soon as it was open"
+            )
         stages = exchange.record.stages
         stages[Stage.CONNECT] = stages.get(Stage.CONNECT, 0.0) + time.monotonic() - began
         return connection

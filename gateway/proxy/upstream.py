@@ -87,7 +87,6 @@ class UpstreamConnection(asyncio.Protocol):
         "_header_bytes",
         "_headers",
         "_keep_alive",
-        "_loop",
         "_on_closed",
         "_on_free",
         "_parser",
@@ -180,7 +179,8 @@ class UpstreamConnection(asyncio.Protocol):
         It returns True for what it has dealt with, which must be whole chunks and not the last one: the parser, which
         never sees them, is then again between two chunks. Ends with the answer.
         """
-        self._shortcut = shortcut
+        if not self._complete:
+            self._shortcut = shortcut
 
     def detach(self, on_free: Callable[[UpstreamConnection], None] | None = None) -> None:
         """Stop caring for the current answer. `on_free` is called when it completes, if it does."""
@@ -289,6 +289,10 @@ class UpstreamConnection(asyncio.Protocol):
         sink.on_failed(error)
 
     def _completed(self) -> None:
+        # Nothing of this answer may reach into the next one: neither its shortcut, which also keeps it alive, nor a
+        # pause that the very read which completed it has caused.
+        self._shortcut = None
+        self.resume_reading()
         sink, self._sink = self._sink, _NOBODY
         on_free, self._on_free = self._on_free, None
         sink.on_complete()

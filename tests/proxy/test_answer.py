@@ -164,3 +164,15 @@ def test_a_full_client_stops_the_worker_until_it_drains() -> None:
     answer.writable()
     assert connection.reading
     assert answer.stalled_at is None
+
+
+def test_what_follows_the_marker_does_not_put_off_the_end() -> None:
+    """After its terminal marker a worker has a moment to end the message; going on sending must not prolong that."""
+    answer, _ = new_answer()
+    answer.on_data(b"".join(EVENTS))
+    ended_at = answer.last_at
+    assert answer.done
+
+    answer.on_data(b"data: half an event")
+
+    assert ended_at == answer.last_at

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from gateway.proxy.policy import ModelPolicy
-from gateway.types import Outcome, RetryReason
+from gateway.proxy.upstream import UpstreamConnection
+from gateway.types import Outcome, RetryReason, WorkerAddress, WorkerView
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
 from loadtest.servers.steps import Fin, Reset, Step
 from tests.proxy.conftest import Gateway
 from tests.proxy.raw_client import CHAT, ask, chat, connect, post
-from tests.proxy.served import full_backlog, model_policy, worker_view
+from tests.proxy.served import full_backlog, model_policy, until, worker_view
 
 pytestmark = pytest.mark.anyio
 
@@ -67,6 +68,54 @@ async def test_a_refused_connection_costs_one_attempt(gateway: Gateway) -> None:
 
         assert answer.status == 200
         assert (await served.records.record()).retries == [RetryReason.CONNECT]
+
+
+async def test_a_connection_closed_before_its_request_costs_one_attempt(gateway: Gateway) -> None:
+    """A worker that dies with connections in its queue resets them; nothing was sent, so it is as if refused."""
+
+    def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    dying = await asyncio.start_server(close, "127.0.0.1", 0)
+    host, port = dying.sockets[0].getsockname()
+    view = worker_view(name="w0", address=WorkerAddress(host=host, port=port))
+    async with (
+        asyncio.timeout(10),
+        dying,
+        FaultServer(GOOD) as well,
+        gateway(view, worker_view(well, "w1"), policy=model_policy(first_byte_s=8)) as served,
+    ):
+        connect_to = served.pools.connect
+
+        async def connect_late(worker: WorkerView) -> UpstreamConnection:
+            connection = await connect_to(worker)
+            if worker.name == "w0":
+                await until(lambda: connection.closed)
+            return connection
+
+        served.pools.connect = connect_late  # type: ignore[method-assign]
+        answer = await ask(served.port, post(CHAT, chat()))
+        record = await served.records.record()
+
+        assert (200, True) == (answer.status, answer.complete)
+        assert (record.outcome, record.retries) == (Outcome.OK, [RetryReason.CONNECT])
+        await served.idle()
+
+
+@pytest.mark.parametrize("last", ["busy", "closes"])
+async def test_the_client_is_told_once_whether_to_try_again(gateway: Gateway, last: str) -> None:
+    """What counts is the last worker's own hint, or ours if it gave none: never both, never an earlier worker's."""
+    hinting = scripts.error(503, frames.BUSY, "Service Unavailable", headers=(("x-should-retry", "true"),))
+    async with (
+        asyncio.timeout(10),
+        FaultServer(hinting) as first,
+        FaultServer(hinting if last == "busy" else scripts.closes_at_once()) as second,
+        gateway(first, second, policy=ModelPolicy(retries=1)) as served,
+    ):
+        answer = await ask(served.port, post(CHAT, chat()))
+
+        assert ["true" if last == "busy" else "false"] == answer.all("x-should-retry")
+        assert len((await served.records.record()).retries) == 1
 
 
 async def test_a_connection_that_takes_too_long_costs_one_attempt(gateway: Gateway) -> None:
