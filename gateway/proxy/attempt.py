@@ -124,10 +124,11 @@ class Attempt:
                     Cause.CONNECT, Outcome.UPSTREAM_CONNECT, f"{worker.name}: connecting took too long"
                 ) from None
             raise
-        try:
-            connection = task.result()
-        except UpstreamConnectError as error:
-            raise self._failed(Cause.CONNECT, Outcome.UPSTREAM_CONNECT, f"{worker.name}: {error.detail}") from None
+        lost = task.exception()
+        if isinstance(lost, UpstreamConnectError):
+            # Not raised here: its traceback would lead to this frame, which leads to it.
+            raise self._failed(Cause.CONNECT, Outcome.UPSTREAM_CONNECT, f"{worker.name}: {lost.detail}")
+        connection = task.result()
         if connection.closed:
             # Between its opening and now: nothing was sent on it, and nothing can be.
             raise self._failed(

@@ -217,6 +217,7 @@ class Watch:
             self._direct.unwatch()
         elif self._task is not None:
             self._task.cancel()
+            self._task = None
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

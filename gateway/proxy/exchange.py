@@ -111,6 +111,7 @@ class Exchange(Waiting):
                     await self._serve(view)
             except RequestError as error:
                 await self._refuse(error)
+                error.__traceback__ = None  # see the end of this method
             except Interrupted as interrupt:
                 await self._interrupted(interrupt)
             except ClientGone:
@@ -132,8 +133,9 @@ class Exchange(Waiting):
             if not counted:
                 relay.recorder.started(record.model)
             complete_record(self)
-            # Exchange, attempt and answer refer to each other: untie them, so that no collector has to.
-            self.attempt = self._timer = None
+            # Exchange, attempt and answer refer to each other, and what was raised to the frames it came through, which
+            # refer to the exchange: untie them, so that no collector has to.
+            self.attempt = self._timer = self._interrupt = None
             relay.recorder.finished(record)
 
     async def _decoded(self, body: bytes) -> bytes:
@@ -240,7 +242,7 @@ class Exchange(Waiting):
                 try:
                     await attempt.run()
                 except AttemptFailed as failure:
-                    failed = failure
+                    failed = failure.with_traceback(None)  # which leads here, where `failed` leads to it
                     if failure.cause in _DEATHS:
                         deaths += 1
                     verdict = decide(
