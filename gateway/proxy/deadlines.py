@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from gateway.proxy.limits import Limit
-from gateway.types import Phase
+from gateway.types import Family, Phase
 
 if TYPE_CHECKING:
+    from gateway.proxy.answer import Answer
     from gateway.proxy.exchange import Exchange
 
 LINGER_S = 0.05
@@ -38,13 +39,32 @@ def next_deadline(exchange: Exchange) -> tuple[float, Limit]:
         else:
             if answer.status and not (answer.streamed and answer.first_byte_at is None):
                 found = min(found, (answer.last_at + limits.idle_s, Limit.IDLE))
-            if answer.first_token_at is None and (exchange.record.stream or answer.streamed):
+            if answer.first_token_at is None and _tokens_due(exchange, answer):
                 found = min(found, (attempt.sent_at + limits.first_token_s, Limit.FIRST_TOKEN))
             if phase is Phase.STREAMING:
                 # A client may stall at any event, and no event arms the timer: look again in time.
                 found = min(found, (time.monotonic() + limits.stalled_client_s, Limit.STALLED_CLIENT))
     beat = exchange.policy.heartbeat_s
-    if beat > 0 and exchange.record.stream and not exchange.beat_due and not exchange.in_send:
+    if beat > 0 and not exchange.beat_due and not exchange.in_send and heartbeat_fits(exchange):
         last = max(exchange.client_written_at(), exchange.body_done_at)
         found = min(found, (last + beat, Limit.HEARTBEAT))
     return found
+
+
+def heartbeat_fits(exchange: Exchange) -> bool:
+    """A comment would be read as one: the answer is a stream of events, or certain to become one."""
+    if not exchange.record.stream:
+        return False
+    attempt = exchange.attempt
+    answer = attempt.answer if attempt is not None and attempt.active else None
+    if answer is None or not answer.status:
+        # On the other routes a stream may be sound as well as events.
+        return exchange.family is not Family.PLAIN
+    return answer.observer is not None
+
+
+def _tokens_due(exchange: Exchange, answer: Answer) -> bool:
+    """The answer will have tokens, as far as is known: by its head, and before that by the request."""
+    if not answer.status:
+        return exchange.record.stream
+    return answer.observer is not None or (answer.streamed and answer.first_byte_at is None)

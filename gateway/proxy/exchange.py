@@ -23,7 +23,7 @@ from gateway.proxy.accounting import complete_record
 from gateway.proxy.attempt import Attempt, AttemptFailed
 from gateway.proxy.body import decode_body
 from gateway.proxy.client import ClientGone, ClientSide, Headers, Receive, Scope, Send
-from gateway.proxy.deadlines import next_deadline
+from gateway.proxy.deadlines import heartbeat_fits, next_deadline
 from gateway.proxy.limits import Limit, LimitTimer
 from gateway.proxy.policy import ModelPolicy
 from gateway.proxy.waiting import Interrupted, Waiting
@@ -340,7 +340,7 @@ class Exchange(Waiting):
 
     async def _heartbeat(self) -> None:
         answer = self.attempt.answer if self.attempt is not None else None
-        if answer is not None and answer.mid_event:
+        if not heartbeat_fits(self) or (answer is not None and answer.mid_event):
             self.wrote()
             return
         if not self.client.started:

@@ -10,7 +10,7 @@ from gateway.proxy.policy import ModelPolicy, TimeLimits
 from gateway.types import Outcome
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
-from loadtest.servers.http1 import chunk
+from loadtest.servers.http1 import chunk, response_head
 from loadtest.servers.steps import Flood, Gate, Send, Sleep, Stall, Step
 from tests.proxy.conftest import Gateway
 from tests.proxy.raw_client import CHAT, ask, chat, connect, post
@@ -230,6 +230,30 @@ async def test_no_heartbeat_inside_an_event(gateway: Gateway) -> None:
         assert b"".join(EVENTS) == answer.body.replace(b": keep-alive\n\n", b"")
         assert b": keep-alive\n\n" in answer.body
         assert event in answer.body
+
+
+@pytest.mark.parametrize("silence", ["before", "during"])
+async def test_no_heartbeat_in_what_is_no_event_stream(gateway: Gateway, silence: str) -> None:
+    """
+    Speech is streamed as sound: a comment in it would be noise, one before it would make it a broken event stream. Nor
+    has it tokens whose first could be late.
+    """
+    limits = TimeLimits() if silence == "before" else TimeLimits(first_token_s=0.3)
+    policy = ModelPolicy(limits=limits, heartbeat_s=0.1)
+    sound = bytes(range(256)) * 2048
+    head = response_head(200, (("content-type", "audio/mpeg"), ("content-length", str(len(sound)))))
+    half = len(sound) * 3 // 4
+    script = (
+        (Sleep(0.5), Send(head + sound))
+        if silence == "before"
+        else (Send(head + sound[:half]), Sleep(0.5), Send(sound[half:]))
+    )
+    async with asyncio.timeout(10), FaultServer(script) as worker, gateway(worker, policy=policy) as served:
+        wanted = {"model": "sim", "input": "hi", "voice": "alloy", "stream": True}
+        answer = await ask(served.port, post("/v1/audio/speech", wanted))
+
+        assert (200, "audio/mpeg", True) == (answer.status, answer.header("content-type"), answer.complete)
+        assert sound == answer.body
 
 
 async def test_a_client_that_takes_nothing_does_not_hold_an_ended_exchange(gateway: Gateway) -> None:
