@@ -151,27 +151,6 @@ def request_id_headers(request_id: str) -> Headers:
     return [(b"x-request-id", value), (b"request-id", value)]
 
 
-def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """
-    The pause a worker asks for, as seconds in a string (for `normalise_upstream_error`); None when it names none.
-
-    `retry-after-ms` is the finer and wins, as it does in the SDKs.
-    """
-    found = {name: value.decode("latin-1").strip() for name, value in headers if name in _PAUSES}
-    milliseconds = found.get(b"retry-after-ms", "")
-    if milliseconds.isascii() and milliseconds.isdecimal():
-        return str(int(milliseconds) / 1000)
-    return found.get(b"retry-after")
-
-
-def rate_limit_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """A worker's `x-ratelimit-*`, which are true on an error's response as well."""
-    return [(name, value) for name, value in headers if name.startswith(b"x-ratelimit-")]
-
-
-_PAUSES = (b"retry-after", b"retry-after-ms")
-
-
 def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Headers that a Connection header declares to be about the connection."""
     return frozenset(

@@ -1,4 +1,4 @@
-"""What is configured for one model, as the relay needs it (frozen; `api` builds it from the settings)."""
+"""What is configured for one model, as the relay needs it (frozen; `gateway.app` builds it from the settings)."""
 
 from __future__ import annotations
 

@@ -7,10 +7,8 @@ import pytest
 from gateway.protocol.headers import (
     Headers,
     client_request_id,
-    rate_limit_headers,
     request_id_headers,
     response_headers,
-    retry_after_of,
     upstream_request_headers,
 )
 
@@ -178,22 +176,3 @@ def test_c22_a_content_coding_stays_with_its_bytes() -> None:
 def test_both_names_of_the_request_id_are_sent() -> None:
     """OpenAI's SDKs read one, Anthropic's the other."""
     assert [(b"x-request-id", b"r1"), (b"request-id", b"r1")] == request_id_headers("r1")
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ([], None),
-        ([(b"retry-after", b"7")], "7"),
-        ([(b"retry-after-ms", b"1500"), (b"retry-after", b"7")], "1.5"),
-        ([(b"retry-after-ms", b"soon"), (b"retry-after", b" 7 ")], "7"),
-    ],
-)
-def test_c34_a_workers_pause_is_read_from_either_header(headers: Headers, expected: str | None) -> None:
-    """Milliseconds win, as in the SDKs."""
-    assert expected == retry_after_of(headers)
-
-
-def test_c34_rate_limits_are_taken_over_on_errors() -> None:
-    """And nothing else."""
-    assert [(b"x-ratelimit-remaining-requests", b"0")] == rate_limit_headers(WORKER)
