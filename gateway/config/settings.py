@@ -182,7 +182,7 @@ class Model(Section):
     max_tokens_limit: Annotated[int, Field(ge=1)] | None = None
     """A request that asks for more gets this many."""
     sse_heartbeat_s: Seconds = 0
-    """Comment line sent to a streaming client after so much silence; 0: never. Once the first is sent, failures are
+    """Comment line sent into an event stream after so much silence; 0: never. Once the first is sent, failures are
     reported inside the stream."""
     pass_operator_fields: bool = False
     """Forward `priority`, `request_id`, `kv_transfer_params`, `ec_transfer_params` and `cache_salt` from clients. They
