@@ -63,7 +63,8 @@ class Served:
 
     def __enter__(self) -> Served:
         self.process = subprocess.Popen(
-            self.command,
+            # As from a terminal: a test run in the background hands down ignored signals.
+            ["env", "--default-signal=HUP,INT", *self.command],
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
