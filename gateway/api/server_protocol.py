@@ -206,6 +206,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._closing = False
         self._replaying = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
 
     # --- limits ---------------------------------------------------------------------------------------------------
 
@@ -349,7 +350,7 @@ class GatewayProtocol(HttpToolsProtocol):
         # Closing now would answer what the client is still sending with a reset, and the answer would be lost.
         self._closing = True
         self.transport.write_eof()
-        self.loop.call_later(LINGER_S, self.transport.abort)
+        self._linger_timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
     # --- departure and back-pressure ------------------------------------------------------------------------------
 
@@ -387,7 +388,11 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # A timer left behind keeps the connection's objects; uvicorn forgets its own when the client resets.
         self._cancel_head_timer()
+        self._unset_keepalive_if_required()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         super().connection_lost(exc)
         self._gone()
 

@@ -129,7 +129,7 @@ def survivors() -> Counter[str]:
     return Counter(
         type(one).__name__
         for one in gc.get_objects()
-        if type(one).__name__ in LIVING and str(type(one).__module__).startswith("gateway.")
+        if type(one).__name__ in LIVING and str(type(one).__module__).startswith(("gateway.proxy.", "gateway.fleet."))
     )
 
 

@@ -316,6 +316,15 @@ async def test_a_second_signal_skips_the_waiting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_signals_stop_the_fleet(tmp_path: Path, number: signal.Signals) -> None:
+    """Also where the tests themselves were started with the signal ignored, as under nohup."""
+    inherited = signal.signal(number, signal.SIG_DFL)
+    try:
+        await signal_stops_the_fleet(tmp_path, number)
+    finally:
+        signal.signal(number, inherited)
+
+
+async def signal_stops_the_fleet(tmp_path: Path, number: signal.Signals) -> None:
     async with running(tmp_path) as run:
         await run.get()
         os.kill(os.getpid(), number)
