@@ -55,7 +55,7 @@ def main() -> None:
     ENGINE_LOCKS.mkdir(parents=True, exist_ok=True)
     cpu = compiled(str(SOURCES / "engine-cpu.in"), "--override", str(SOURCES / "engine-cpu.overrides"))
     locks = {
-        ROOT / "requirements" / "lock.txt": compiled("pyproject.toml", "--extra", "dev", "--extra", "loadtest"),
+        ROOT / "requirements" / "lock.txt": compiled("pyproject.toml", "--extra", "dev", "--extra", "loadtest", "--extra", "traces"),
         ROOT / "requirements" / "bench-peers.txt": compiled(str(SOURCES / "bench-peers.in")),
         ROOT / "requirements" / "sdk-clients.txt": compiled(str(SOURCES / "sdk-clients.in")),
         ENGINE_LOCKS / "cpu.txt": without(cpu, NOT_ON_CPU),
