@@ -18,17 +18,20 @@ export GATEWAY_ENGINE_PYTHON := $(ENGINE_PYTHON)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap serve demo engine sdk-clients test check lint unit loadtest soak bench docs locks system-deps clean distclean
+.PHONY: help bootstrap tools serve demo engine sdk-clients test check lint unit loadtest soak bench docs locks system-deps clean distclean
 
 help: ## what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-bootstrap: ## the light environment in .venv (gateway, load tests, tools; no engine)
+bootstrap: ## the light environment in .venv (gateway, load tests; no engine)
 	@for python in $${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do \
 	  if "$$python" -c "" 2>/dev/null; then exec "$$python" -m gateway.setup.bootstrap; fi; \
 	done; \
 	echo "No Python runs as $${PYTHON:-python3}; vllm-gateway needs Python 3.11 to 3.14." >&2; \
 	echo "To mend it: sudo apt-get install python3 python3-venv, or make PYTHON=/path/to/python3.12" >&2; exit 3
+
+tools: bootstrap ## what tests and linters need, added to the light environment
+	@$(VENV)/python -m gateway.setup.tools
 
 serve: bootstrap ## serve a real model on http://127.0.0.1:8000/v1 (MODEL=hub id or folder, ENGINE_PYTHON=)
 	@$(VENV)/gateway doctor --for serve
@@ -40,13 +43,13 @@ demo: bootstrap ## the same gateway over simulated workers: no engine, no weight
 engine: bootstrap ## build the engine's environment and the embedded model in your cache directory, start nothing
 	@$(VENV)/python -m gateway.setup.prepare
 
-test: bootstrap lint engine sdk-clients ## everything that must hold: real processes, the real engine on the CPU
+test: tools lint engine sdk-clients ## everything that must hold: real processes, the real engine on the CPU
 	$(PYTEST) -n 4 -m "not integration and not engine and not soak"
 	$(PYTEST) -m "(integration or engine) and not soak"
 
-check: bootstrap lint unit ## lint, types, import contracts, unit tests: two minutes, no engine, no network
+check: tools lint unit ## lint, types, import contracts, unit tests: two minutes, no engine, no network
 
-lint: bootstrap ## ruff, mypy (Linux, macOS), import contracts, generated pages
+lint: tools ## ruff, mypy (Linux, macOS), import contracts, generated pages
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
@@ -55,13 +58,13 @@ lint: bootstrap ## ruff, mypy (Linux, macOS), import contracts, generated pages
 	$(VENV)/python -m gateway.config.reference --check
 	$(VENV)/python -m gateway.metrics.reference --check
 
-unit: bootstrap
+unit: tools
 	$(PYTEST) -n 4 -m "not integration and not engine and not soak"
 
 loadtest: bootstrap ## 30 s of streaming chat against the running gateway: TTFT, ITL, throughput, errors
 	@exec $(VENV)/python -m loadtest $(if $(TARGET),--target "$(TARGET)")
 
-soak: bootstrap ## long and repeated runs, up to an hour
+soak: tools ## long and repeated runs, up to an hour
 	$(PYTEST) -m soak --timeout 3600
 
 bench: bootstrap .build/bench-peers/complete ## what a relayed token costs, beside nginx, vllm-router and smg (ROUNDS=5: about 10 minutes)
@@ -80,7 +83,7 @@ docs: bootstrap ## write docs/configuration.md and docs/metrics.md anew from the
 	$(VENV)/python -m gateway.config.reference
 	$(VENV)/python -m gateway.metrics.reference
 
-sdk-clients: bootstrap ## the client SDKs that `make test` drives, Python and Node, in .build
+sdk-clients: tools ## the client SDKs that `make test` drives, Python and Node, in .build
 	@$(VENV)/python -m tests.sdk.environment
 
 locks: bootstrap ## maintainers: renew every requirements lock (needs uv, see requirements/lock.py)

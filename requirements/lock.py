@@ -50,12 +50,25 @@ def without(lock: str, dropped: re.Pattern[str]) -> str:
     return "".join(kept)
 
 
+def light_environment() -> tuple[str, str]:
+    """What serving and load tests need, and the same with what development and the tests need on top."""
+    needed = ["pyproject.toml", str(SOURCES / "build.in"), "--extra", "loadtest", "--extra", "traces"]
+    light = compiled(*needed)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.write(light)
+        constraints.flush()
+        # One environment holds both: what is in both must be the same.
+        return light, compiled(*needed, "--extra", "dev", "--constraints", constraints.name)
+
+
 def main() -> None:
     """Write all locks, each whole or not at all."""
     ENGINE_LOCKS.mkdir(parents=True, exist_ok=True)
     cpu = compiled(str(SOURCES / "engine-cpu.in"), "--override", str(SOURCES / "engine-cpu.overrides"))
+    light, tools = light_environment()
     locks = {
-        ROOT / "requirements" / "lock.txt": compiled("pyproject.toml", "--extra", "dev", "--extra", "loadtest", "--extra", "traces"),
+        ROOT / "requirements" / "lock.txt": light,
+        ROOT / "requirements" / "tools.txt": tools,
         ROOT / "requirements" / "bench-peers.txt": compiled(str(SOURCES / "bench-peers.in")),
         ROOT / "requirements" / "sdk-clients.txt": compiled(str(SOURCES / "sdk-clients.in")),
         ENGINE_LOCKS / "cpu.txt": without(cpu, NOT_ON_CPU),

@@ -20,6 +20,7 @@ class Size:
 
 
 LIGHT = Size(90 * MB, 300 * MB)
+TOOLS = Size(140 * MB, 500 * MB)
 ENGINE_CPU = Size(610 * MB, 2_600 * MB)
 ENGINE_CUDA_13 = Size(4_300 * MB, 10_000 * MB)
 ENGINE_CUDA_12 = Size(5_200 * MB, 12_000 * MB)

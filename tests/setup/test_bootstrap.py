@@ -133,3 +133,15 @@ def test_the_key_changes_with_what_is_installed_and_not_with_the_tools_settings(
 
     assert same == key
     assert len({key, other_project, other_lock, light_key(root, (3, 12, 2))}) == 4
+
+
+def test_the_tools_lock_agrees_with_the_light_one_and_adds_to_it() -> None:
+    """Both are installed into one environment: what is in both is the same, and serving needs none of the tools."""
+    light, tools = (
+        {line.split()[0] for line in (ROOT / "requirements" / name).read_text().splitlines() if "==" in line}
+        for name in ("lock.txt", "tools.txt")
+    )
+    names = {line.partition("==")[0] for line in light}
+
+    assert light < tools
+    assert names.isdisjoint({"pytest", "mypy", "ruff", "playwright", "matplotlib", "hypothesis"})
