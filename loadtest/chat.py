@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from loadtest.http_client import Client, Exchange, TransportFailure, build_request
 from loadtest.ledger import Ledger, RequestRecord
-from loadtest.outcomes import Outcome
+from loadtest.outcomes import Outcome, UnsentReason
 from loadtest.sse import EventSplitter
 from loadtest.stream_timing import StreamTimer
 from loadtest.target import Target
@@ -52,30 +52,31 @@ class ChatCall:
         """The run ended before this request did; None when it had not been sent yet."""
         if self.exchange.sent:
             return self.finish(Outcome.CUT_AT_END, "still running when the time to finish was over")
-        self.ledger.settle_unsent()
+        self.finish(Outcome.UNSENT, UnsentReason.RUN_ENDED)
         return None
 
     def finish(self, outcome: Outcome, detail: str) -> RequestRecord:
         """Writes the request into the books."""
-        timer, sent_at = self.timer, self.exchange.sent_at if self.exchange.sent else None
-        first, last = timer.first_at, timer.last_at
+        timer = self.timer
         record = RequestRecord(
             request_id=self.request_id,
             scheduled_s=self.scheduled_at - self.started,
-            sent_s=None if sent_at is None else sent_at - self.started,
             outcome=outcome,
+            sent_s=self._moment(self.exchange.sent_at if self.exchange.sent else None),
+            first_token_s=self._moment(timer.first_at),
+            first_visible_s=self._moment(timer.first_visible_at),
+            last_token_s=self._moment(timer.last_at),
+            ended_s=time.perf_counter() - self.started,
             status=self.exchange.status,
             detail=detail,
-            ttft_s=None if first is None or sent_at is None else first - sent_at,
-            ttft_from_schedule_s=None if first is None else first - self.scheduled_at,
-            e2e_s=None if last is None else last - self.scheduled_at,
-            tpot_s=timer.time_per_output_token,
             gaps_s=tuple(timer.gaps),
+            token_events=timer.token_events,
             prompt_tokens=timer.prompt_tokens,
             output_tokens=timer.output_tokens,
             cached_tokens=timer.cached_tokens,
-            token_events=timer.token_events,
-            ended_s=time.perf_counter() - self.started,
         )
         self.ledger.settle(record)
         return record
+
+    def _moment(self, at: float | None) -> float | None:
+        return None if at is None else at - self.started

@@ -9,6 +9,10 @@ class Outcome(StrEnum):
     """The end of one request, in order of precedence where several apply."""
 
     OK = "ok"
+    CANCELLED = "cancelled"
+    """The client left on purpose, as its scenario wanted: neither a success nor a failure."""
+    UNSENT = "unsent"
+    """Due, and given up before a byte of it was sent; the record's detail is the reason (`UnsentReason`)."""
     CONNECT = "connect"
     """No connection: refused, unreachable, or not within the time."""
     HTTP_STATUS = "http_status"
@@ -29,3 +33,12 @@ class Outcome(StrEnum):
     """A proper end without a single token-bearing event."""
     CUT_AT_END = "cut_at_end"
     """Still running when the time to finish after the end of the run was over."""
+
+
+class UnsentReason(StrEnum):
+    """Why a scheduled request was never sent."""
+
+    IN_FLIGHT_LIMIT = "in_flight_limit"
+    """As many requests as --max-in-flight allows were running when it was due."""
+    RUN_ENDED = "run_ended"
+    """The run was over (or interrupted) before its connection was open."""

@@ -77,7 +77,7 @@ async def test_every_ending_is_classified_and_booked_once(expected: Outcome, scr
         int(expected is Outcome.OK),
         int(expected is not Outcome.OK),
     )
-    assert ledger.e2e.count == ledger.ok, "failures never enter the durations"
+    assert ledger.durations.e2e.count == ledger.ok, "failures never enter the durations"
 
 
 async def test_a_refused_connection_is_a_failure_that_was_never_sent() -> None:

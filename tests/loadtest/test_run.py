@@ -47,7 +47,8 @@ def balanced(result: dict[str, Any]) -> bool:
     settings = result["settings"]
     return bool(
         result["scheduled"] == result["ok"] + result["failed"] + result["unsent"]
-        and settings["locust_requests"] == result["ok"] + result["failed"] == len(result["requests"])
+        and settings["locust_requests"] == result["ok"] + result["failed"]
+        and len(result["requests"]) == result["scheduled"]
         and settings["locust_failures"] == result["failed"]
     )
 
