@@ -18,12 +18,14 @@ class Configure(msgspec.Struct, frozen=True, tag="configure"):
 
     `workers` are pairs of model and worker name in the supervisor's order: with the models they are the layout of the
     metrics board. `keys_file` is where the API keys' digests are, or will be ("" for nowhere); each process follows it.
+    `row` is the process's own in the in-flight board, which no other living process has.
     """
 
     settings_json: str
     slot: int
     keys_file: str
     workers: tuple[tuple[str, str], ...] = ()
+    row: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
@@ -45,9 +47,10 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A gateway process has its settings and is listening."""
+    """A gateway process has its settings and is listening. `release`: the version of the code it runs."""
 
     pid: int
+    release: str = ""
 
 
 class WorkerFailure(msgspec.Struct, frozen=True, tag="worker_failure"):
@@ -73,9 +76,10 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True, tag="load_report"):
-    """Once a second: what this gateway process has in flight on each worker it uses."""
+    """Once a second: what this gateway process has in flight on each worker it uses, and clients' connections."""
 
     loads: tuple[WorkerLoad, ...]
+    connections: int = 0
 
 
 ToGateway = Configure | Snapshot | Drain

@@ -124,7 +124,8 @@ class WorkerView:
 
     `launch_id` changes whenever the process behind the address is replaced: connections, breakers and load counts of
     another launch are worthless. `changed_at_s` is CLOCK_MONOTONIC seconds, comparable between processes of one host.
-    `was_ready_at_s` is the last time it was READY, None if never.
+    `was_ready_at_s` is the last time it was READY, None if never. `column` is this launch's in the in-flight board that
+    all gateway processes share, -1 for none.
     """
 
     name: str
@@ -136,6 +137,7 @@ class WorkerView:
     was_ready_at_s: float | None = None
     api_key: str | None = field(default=None, repr=False)
     max_model_len: int | None = None
+    column: int = -1
 
 
 @dataclass(frozen=True, slots=True)
