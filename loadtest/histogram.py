@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,11 @@ class DurationHistogram:
                 middle = _SMALLEST * math.exp((bucket - 0.5) * _WIDTH)
                 return min(max(middle, self.min), self.max)
         return self.max
+
+    def edges(self) -> Iterator[tuple[float, int]]:
+        """Each bucket in use as (upper edge in seconds, count), ascending; for drawing and for coarser buckets."""
+        for bucket in sorted(self.buckets):
+            yield _SMALLEST * math.exp(bucket * _WIDTH), self.buckets[bucket]
 
     def well_founded(self, p: float) -> bool:
         """Whether there are the 10 / (1 - p) values that a percentile needs to mean something."""

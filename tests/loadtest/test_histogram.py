@@ -52,3 +52,13 @@ def test_an_empty_histogram_has_no_percentiles_and_survives_json() -> None:
 def test_a_percentile_needs_ten_values_beyond_it(count: int, p: float, expected: bool) -> None:
     """10 / (1 - p) samples."""
     assert filled([1.0] * count).well_founded(p) is expected
+
+
+def test_edges_are_the_upper_ends_of_the_buckets_in_use() -> None:
+    """Ascending, each within half a percent above the values in it, with all counts."""
+    histogram = filled([0.2, 0.1, 0.1])
+
+    edges = list(histogram.edges())
+
+    assert [2, 1] == [count for _, count in edges]
+    assert all(value <= upper <= value * 1.005 for (upper, _), value in zip(edges, (0.1, 0.2), strict=True))
