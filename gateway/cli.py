@@ -27,7 +27,7 @@ from rich.live import Live
 
 from gateway import __version__
 from gateway.config.load import explain, load_settings, settings_from_mapping
-from gateway.config.settings import Settings
+from gateway.config.settings import MAX_PROCESSES, Settings
 from gateway.control.admin_client import AdminClient
 from gateway.control.console import PatientConsole
 from gateway.control.fleet_commands import reload_command, workers_app
@@ -171,6 +171,12 @@ def up(
         int | None,
         typer.Option(envvar="GATEWAY_ADMIN_PORT", min=1, max=65535, help="Port for status and metrics; default 8001."),
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            envvar="GATEWAY_PROCESSES", min=1, max=MAX_PROCESSES, help="Gateway processes on that port; default 1."
+        ),
+    ] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Workers of MODEL; default 1.")] = None,
     name: Annotated[str | None, typer.Option(help="Public name of MODEL; default: its own.")] = None,
     engine_python: EnginePythonOption = None,
@@ -193,7 +199,7 @@ def up(
             for option, value in (("--replicas", replicas), ("--name", name)):
                 if value is not None:
                     raise ConfigurationError(f"{option} goes with MODEL; with a file, set it there")
-            return overridden(load_settings(config), host, port, admin_port, engine_python)
+            return overridden(load_settings(config), host, port, admin_port, processes, engine_python)
         facts = without_ours(gather_facts(around.environ, cache=around.directories.cache, ports=()), ours)
         document = document_for_model(
             model,
@@ -204,7 +210,7 @@ def up(
             machine=machine_from(facts, around.environ),
             folder=folder,
         )
-        return overridden(settings_from_mapping(document, folder), host, port, admin_port, None)
+        return overridden(settings_from_mapping(document, folder), host, port, admin_port, processes, None)
 
     # Until the supervisor takes over, SIGTERM means what Ctrl-C means: set-up ends its children and leaves. A shell
     # that starts us in the background has SIGINT ignored, which would make set-up deaf.

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 PositiveSeconds = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+MAX_PROCESSES = 64
 
 
 class Section(BaseModel):
@@ -269,6 +270,9 @@ class Settings(Section):
     """Browser clients."""
     logging: Logging = Logging()
     """The log."""
+    processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] = 1
+    """Gateway processes that share the public port, each with an event loop of its own. One relays some 20,000 events
+    a second; raise it when one of them uses a whole core (`docs/processes.md`)."""
     drain_timeout_s: Seconds = 25
     """On stop, running requests get so long to finish."""
 

@@ -251,7 +251,12 @@ def embedded_gpu_launch(machine: Machine) -> dict[str, object]:
 
 
 def overridden(
-    settings: Settings, host: str | None, port: int | None, admin_port: int | None, engine_python: Path | None
+    settings: Settings,
+    host: str | None,
+    port: int | None,
+    admin_port: int | None,
+    processes: int | None,
+    engine_python: Path | None,
 ) -> Settings:
     """Options and variables on top of the file. What typer lets through needs no second validation."""
     update: dict[str, Any] = {}
@@ -260,6 +265,8 @@ def overridden(
         update["listen"] = settings.listen.model_copy(update=listen)
     if admin_port is not None:
         update["admin"] = settings.admin.model_copy(update={"port": admin_port})
+    if processes is not None:
+        update["processes"] = processes
     if engine_python is not None:
         engine = settings.engines.get(DEFAULT_ENGINE, Engine())
         if uses_vllm(engine):

@@ -185,7 +185,7 @@ class Supervisor(SlotEvents):
             allow_anonymous=settings.allow_anonymous,
         )
         with ExitStack() as stack:
-            public = listen(settings.listen.host, settings.listen.port, key="listen", count=self._plan.processes)
+            public = listen(settings.listen.host, settings.listen.port, key="listen", count=settings.processes)
             for each in public:
                 stack.enter_context(each)
             (admin,) = listen(settings.admin.host, settings.admin.port, key="admin")

@@ -38,7 +38,6 @@ class SupervisorPlan:
         runtime_dir: Where the admin socket goes (`state_dir.runtime_directory`).
         gateway_argv: Command of a gateway process, without the descriptor options.
         sweep: Kills what workers have left in spite of everything; the pids that cannot be killed. Called at the end.
-        processes: Gateway processes.
         keys_file: Where the API keys' digests are, or will be; "" for nowhere.
         asked: The configuration as read, before set-up filled in paths; None: `settings`.
         reload: Reads it again; None when there is no file.
@@ -59,7 +58,6 @@ class SupervisorPlan:
     log: EventLog
     watcher: Watcher
     sweep: Callable[[], Sequence[int]]
-    processes: int = 1
     keys_file: str = ""
     asked: Settings | None = None
     reload: ReloadSource | None = None
