@@ -38,7 +38,7 @@ class Board:
     @classmethod
     def create(cls, layout: Layout) -> Board:
         """Fresh zeroed cells. `fd` is not inheritable: pass it on by `pass_fds`."""
-        fd = _anonymous_file()
+        fd = anonymous_file("gateway-metrics")
         os.ftruncate(fd, layout.size_bytes)
         board = cls(layout, fd)
         board.cells[0] = layout.fingerprint
@@ -78,10 +78,15 @@ class Board:
         self.fd = -1
 
 
-def _anonymous_file() -> int:
-    """Memory with a descriptor and no name; where the system has no memfd, an unlinked temporary file."""
+def anonymous_file(name: str) -> int:
+    """
+    Memory with a descriptor and no place in a file system; where there is no memfd, an unlinked temporary file.
+
+    Args:
+        name: For /proc/PID/maps.
+    """
     if sys.platform == "linux":
-        return os.memfd_create("gateway-metrics", os.MFD_CLOEXEC)
+        return os.memfd_create(name, os.MFD_CLOEXEC)
     else:
         with tempfile.TemporaryFile() as file:
             return os.dup(file.fileno())

@@ -1,0 +1,135 @@
+"""A gateway process's side of the in-flight board: it writes its own row and adds up everybody's."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from gateway.errors import ControlUnavailable
+from gateway.fleet.board import (
+    CLAIMS,
+    COUNT_BITS,
+    COUNTS,
+    EPOCH,
+    FIRST_GENERATION,
+    IN_FLIGHT,
+    LOOKED_AT,
+    ROW_SHIFT,
+    Cells,
+    column_place,
+    map_cells,
+    row_offset,
+    row_place,
+    used_rows,
+)
+
+_CLAIM_SHIFT = 40
+"""A claim's time in milliseconds takes so many bits: 34 years of CLOCK_MONOTONIC."""
+_CLAIM_TIMES = 1 << _CLAIM_SHIFT
+
+
+class BoardRow:
+    """
+    The row of one gateway process.
+
+    Counts are absolute: the process knows how many it has, and stores the number. Columns are used as the supervisor
+    numbered them.
+    """
+
+    __slots__ = ("_cells", "_epoch", "_fd", "_first", "_generation", "_memory", "_others")
+
+    def __init__(self, fd: int, memory: mmap.mmap, cells: Cells, row: int) -> None:
+        index, self._generation = row_place(row)
+        self._fd = fd
+        self._memory = memory
+        self._cells = cells
+        self._first = row_offset(index)
+        self._others: list[tuple[int, int]] = []
+        self._epoch = -1
+
+    @classmethod
+    def attach(cls, fd: int, row: int) -> BoardRow:
+        """
+        Open the inherited board; the descriptor is ours from now on and closed on failure.
+
+        Raises:
+            ControlUnavailable: It is no board, another release's, or the row is somebody else's.
+        """
+        try:
+            memory, cells = map_cells(fd)
+        except ControlUnavailable:
+            os.close(fd)
+            raise
+        mine = cls(fd, memory, cells, row)
+        index, generation = row_place(row)
+        if cells[FIRST_GENERATION + index] != generation:
+            mine.close()
+            raise ControlUnavailable(
+                "this process has no row in the supervisor's in-flight board any more",
+                fix="start the gateway with `gateway up`, which starts its gateway processes itself",
+            )
+        return mine
+
+    def count(self, column: int, in_flight: int) -> None:
+        """So many are in flight here on a launch."""
+        index, generation = column_place(column)
+        tag = self._generation << ROW_SHIFT | generation << COUNT_BITS
+        self._cells[self._first + IN_FLIGHT + index] = tag | in_flight
+
+    def others(self, column: int) -> int:
+        """In flight on a launch in all other processes."""
+        if self._cells[EPOCH] != self._epoch:
+            self.look()
+        index, generation = column_place(column)
+        place = IN_FLIGHT + index
+        tag = generation << COUNT_BITS
+        total = 0
+        cells = self._cells
+        for first, owner in self._others:
+            # A cell of another generation is below or far above what a count can be.
+            found = cells[first + place] - owner - tag
+            if 0 <= found < COUNTS:
+                total += found
+        return total
+
+    def look(self) -> None:
+        """Find out who else there is. `others` does when that has changed; now and then is right in any case."""
+        self._epoch = self._cells[EPOCH]
+        self._others = [(first, owner << ROW_SHIFT) for first, owner in used_rows(self._cells) if first != self._first]
+
+    def claim(self, column: int, since_ms: int) -> None:
+        """The first in line here waits for this launch since then (CLOCK_MONOTONIC); 0: nobody does."""
+        index, generation = column_place(column)
+        self._cells[self._first + CLAIMS + index] = generation << _CLAIM_SHIFT | since_ms
+
+    def looked(self, now_ms: int) -> None:
+        """Whoever waits here has looked for what is free: its claims stand."""
+        self._cells[self._first + LOOKED_AT] = now_ms
+
+    def oldest_claim(self, column: int, looked_since_ms: int) -> int | None:
+        """
+        Since when another process's first in line waits for this launch, None when nobody does.
+
+        Args:
+            looked_since_ms: Claims of a process that has not looked since then do not stand: it hangs, or is dead.
+        """
+        if self._cells[EPOCH] != self._epoch:
+            self.look()
+        index, generation = column_place(column)
+        tag = generation << _CLAIM_SHIFT
+        cells = self._cells
+        oldest = _CLAIM_TIMES
+        for first, _ in self._others:
+            since_ms = cells[first + CLAIMS + index] - tag
+            if 0 < since_ms < oldest and cells[first + LOOKED_AT] >= looked_since_ms:
+                oldest = since_ms
+        return oldest if oldest < _CLAIM_TIMES else None
+
+    def close(self) -> None:
+        """Unmap and close the descriptor; what was counted stays for the supervisor to zero. Idempotent."""
+        if self._fd < 0:
+            return
+        self._cells.release()
+        self._memory.close()
+        os.close(self._fd)
+        self._fd = -1
