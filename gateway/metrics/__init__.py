@@ -8,8 +8,10 @@ decision 5, for what that would cost.
 
 from gateway.metrics.board import Board
 from gateway.metrics.catalogue import CATALOGUE, Metric
+from gateway.metrics.cost import CostMeter
 from gateway.metrics.counters import CellHistogram, SlotCounters
 from gateway.metrics.exposition import CONTENT_TYPE, StartDurations, WorkerReport, render
+from gateway.metrics.gpus import gpu_values
 from gateway.metrics.layout import Layout
 from gateway.metrics.totals import Totals, merge, retire
 
@@ -18,12 +20,14 @@ __all__ = [
     "CONTENT_TYPE",
     "Board",
     "CellHistogram",
+    "CostMeter",
     "Layout",
     "Metric",
     "SlotCounters",
     "StartDurations",
     "Totals",
     "WorkerReport",
+    "gpu_values",
     "merge",
     "render",
     "retire",

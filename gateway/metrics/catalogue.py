@@ -14,13 +14,16 @@ OTHER = "other"
 """The label value of everything outside a closed set."""
 
 TIME_TO_FIRST_TOKEN_BUCKETS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.4, 0.6, 0.8),
-    *(1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0),
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8),
+    *(1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0),
 )
+"""From what a cached prompt takes to minutes in a queue. Every likely target (0.2, 0.5, 1, 2 s) is a bound: only
+there can the share of requests within a target be read off exactly."""
 INTER_TOKEN_BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075),
     *(0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
+"""Fine below 10 ms, where large GPUs decode; the usual targets (25, 30, 50, 100, 200 ms) are bounds."""
 DURATION_BUCKETS = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0),
     *(10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
@@ -28,6 +31,25 @@ DURATION_BUCKETS = (
 OVERHEAD_BUCKETS = (
     *(0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5),
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0),
+)
+RESTART_REASONS_WHILE_SERVING = ("exited", "hung", "unhealthy", "requested")
+"""Exposed as 0 from the start, so that the first restart is an increase."""
+RESTART_REASONS_AT_START = (
+    *("bad_flag", "bad_model", "bad_option", "cannot_launch", "context_too_long", "cpu_binding", "cpu_memory"),
+    *("disk_full", "gated_model", "gpu_busy", "gpu_fault", "internal_port", "kv_cache", "no_engine", "no_model"),
+    *(
+        "killed",
+        "no_adapter",
+        "no_network",
+        "no_weights",
+        "out_of_gpu_memory",
+        "out_of_memory",
+        "port_in_use",
+        "quantization",
+        "refused",
+    ),
+    *("remote_code", "start_failed", "start_timeout", "tensor_parallel", "too_few_gpus", "unsupported_feature"),
+    *("unsupported_model", "warm_up", "wrong_name"),
 )
 START_BUCKETS = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0)
 
@@ -183,6 +205,56 @@ WORKER_PROGRESS_AGE = Metric(
     "Seconds since the last byte on any stream of a worker that has requests in flight; 0 when it has none.",
 )
 
+WORKER_COST = Metric(
+    "gateway_worker_cost_total",
+    "counter",
+    ("model", "worker"),
+    "What a worker has cost while it had a process, by `models.NAME.price_per_gpu_hour` (times the GPUs it spans) or "
+    "`price_per_worker_hour`, in their currency. Only workers of models with a price.",
+)
+UPSTREAM_CONNECTIONS = Metric(
+    "gateway_upstream_connections",
+    "gauge",
+    ("model", "worker", "state"),
+    "Connections the gateway has open to a worker, as of a second ago: `in_use` by exchanges, `idle` for later ones. "
+    "At idle none is in use.",
+)
+LOG_LINES_DROPPED = Metric(
+    "gateway_log_lines_dropped_total",
+    "counter",
+    (),
+    "Log lines lost because nobody read standard error, or it could not be written. Requests never wait for the log.",
+)
+TRACE_SPANS_DROPPED = Metric(
+    "gateway_trace_spans_dropped_total",
+    "counter",
+    (),
+    "Spans that did not reach the collector. Requests never wait for it.",
+)
+GPU_MEMORY_USED = Metric(
+    "gateway_gpu_memory_used_bytes",
+    "gauge",
+    ("gpu",),
+    "Memory in use on a GPU, whoever uses it; `gpu` is the index in PCI bus order. No GPU or driver: no series.",
+)
+GPU_MEMORY_TOTAL = Metric("gateway_gpu_memory_total_bytes", "gauge", ("gpu",), "Memory of a GPU.")
+GPU_UTILIZATION = Metric(
+    "gateway_gpu_utilization_ratio",
+    "gauge",
+    ("gpu",),
+    "Share of the driver's last sample period in which some kernel ran, 0 to 1; says nothing of how much of the GPU it "
+    "filled.",
+)
+GPU_TEMPERATURE = Metric("gateway_gpu_temperature_celsius", "gauge", ("gpu",), "Temperature of a GPU's core.")
+GPU_POWER = Metric("gateway_gpu_power_watts", "gauge", ("gpu",), "Power a GPU draws.")
+GPU_INFO = Metric("gateway_gpu_info", "gauge", ("gpu", "uuid", "name"), "1 for each GPU: what it is.")
+GPU_LEASE = Metric(
+    "gateway_gpu_lease",
+    "gauge",
+    ("gpu", "model", "worker"),
+    "1 for each worker that holds a GPU; joins the worker to the other GPU metrics. Several workers may share one.",
+)
+
 COUNTED_BY_GATEWAY_PROCESSES = (
     REQUESTS,
     IN_FLIGHT,
@@ -200,6 +272,22 @@ COUNTED_BY_GATEWAY_PROCESSES = (
     DISCONNECTS,
     WORKER_IN_FLIGHT,
     WORKER_CIRCUIT_STATE,
+    UPSTREAM_CONNECTIONS,
+    LOG_LINES_DROPPED,
+    TRACE_SPANS_DROPPED,
 )
-KNOWN_TO_THE_SUPERVISOR = (WORKER_STATE, WORKER_RESTARTS, WORKER_START_DURATION, WORKER_PROGRESS_AGE)
+KNOWN_TO_THE_SUPERVISOR = (
+    WORKER_STATE,
+    WORKER_RESTARTS,
+    WORKER_START_DURATION,
+    WORKER_PROGRESS_AGE,
+    WORKER_COST,
+    GPU_MEMORY_USED,
+    GPU_MEMORY_TOTAL,
+    GPU_UTILIZATION,
+    GPU_TEMPERATURE,
+    GPU_POWER,
+    GPU_INFO,
+    GPU_LEASE,
+)
 CATALOGUE = COUNTED_BY_GATEWAY_PROCESSES + KNOWN_TO_THE_SUPERVISOR

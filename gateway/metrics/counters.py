@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gateway.metrics import catalogue as c
 from gateway.metrics.board import Cells
@@ -15,6 +15,15 @@ _CIRCUIT_VALUE = {CircuitState.CLOSED: 0.0, CircuitState.HALF_OPEN: 1.0, Circuit
 _POLICIES = frozenset(map(str, Policy))
 _DECISIONS = frozenset(map(str, DecisionReason))
 _REJECTIONS = frozenset(map(str, RejectionReason))
+
+
+def whole_microseconds(seconds: float) -> float:
+    """
+    As exact as the log line is: a value near a bound must be on the same side of it there and here.
+
+    The sum of the rounded values is off by less than a microsecond for each.
+    """
+    return int(seconds * 1_000_000 + 0.5) / 1_000_000
 
 
 class CellHistogram:
@@ -81,6 +90,12 @@ class SlotCounters:
             worker: offset for (_, worker), offset in layout.offsets(c.WORKER_CIRCUIT_STATE).items()
         }
 
+        self._connections = {
+            (worker, state): offset for (_, worker, state), offset in layout.offsets(c.UPSTREAM_CONNECTIONS).items()
+        }
+        self._lines_dropped = layout.offset(c.LOG_LINES_DROPPED)
+        self._spans_dropped = layout.offset(c.TRACE_SPANS_DROPPED)
+
     def started(self, model: str) -> None:
         """An exchange of `model` ("" when unknown) is in flight."""
         self._cells[self._in_flight[model if model in self._models else OTHER]] += 1.0
@@ -123,16 +138,27 @@ class SlotCounters:
         if offset is not None:
             self._cells[offset] = _CIRCUIT_VALUE[state]
 
+    def connections(self, counts: Mapping[str, tuple[int, int]]) -> None:
+        """Set the upstream connections of every worker: in use and idle, by worker; none for workers left out."""
+        for (worker, state), offset in self._connections.items():
+            in_use, idle = counts.get(worker, (0, 0))
+            self._cells[offset] = float(in_use if state == "in_use" else idle)
+
+    def lost(self, log_lines: int, trace_spans: int) -> None:
+        """Set how many log lines and spans this process has lost so far."""
+        self._cells[self._lines_dropped] = float(log_lines)
+        self._cells[self._spans_dropped] = float(trace_spans)
+
     def _times(self, record: ExchangeRecord, model: str) -> None:
         if record.duration_s is not None:
-            self._durations[model, record.endpoint].observe(record.duration_s)
+            self._durations[model, record.endpoint].observe(whole_microseconds(record.duration_s))
         if record.stream:
             if record.ttft_s is not None:
-                self._first_token[model].observe(record.ttft_s)
+                self._first_token[model].observe(whole_microseconds(record.ttft_s))
             if record.tpot_s is not None:
-                self._per_token[model].observe(record.tpot_s)
+                self._per_token[model].observe(whole_microseconds(record.tpot_s))
         for stage, seconds in record.stages.items():
-            self._overheads[stage].observe(seconds)
+            self._overheads[stage].observe(whole_microseconds(seconds))
 
     def _tokens(self, record: ExchangeRecord, model: str) -> None:
         cells = self._cells

@@ -20,6 +20,8 @@ from gateway.types import WorkerState
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 """The `Content-Type` of what `render` returns."""
 
+_RESTART_REASONS = frozenset((*c.RESTART_REASONS_WHILE_SERVING, *c.RESTART_REASONS_AT_START))
+
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
@@ -61,6 +63,7 @@ def render(
     workers: Sequence[WorkerReport] = (),
     start_durations: StartDurations | None = None,
     progress_age_s: Mapping[str, float] | None = None,
+    more: Mapping[SeriesKey, list[float]] | None = None,
 ) -> bytes:
     """
     The whole `/metrics` text.
@@ -72,11 +75,15 @@ def render(
         workers: All workers of the fleet.
         start_durations: Durations of the starts so far.
         progress_age_s: By worker name, the age of its last byte in seconds; workers without are taken as 0.
+        more: Further series; what is in the totals as well is added up.
     """
     values: Values = dict(totals)
     values.update(_worker_values(workers, progress_age_s or {}))
     if start_durations is not None:
         values.update(start_durations.values())
+    for key, added in (more or {}).items():
+        present = values.get(key)
+        values[key] = added if present is None else [a + b for a, b in zip(present, added, strict=True)]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Totals(values))
     return generate_latest(registry)
@@ -124,7 +131,11 @@ def _worker_values(workers: Sequence[WorkerReport], progress_age_s: Mapping[str,
     for worker in workers:
         for state in WorkerState:
             values[c.WORKER_STATE, (worker.model, worker.name, str(state))] = [float(worker.state is state)]
+        restarts = dict.fromkeys(c.RESTART_REASONS_WHILE_SERVING, 0)
         for reason, count in worker.restart_reasons:
+            known = reason if reason in _RESTART_REASONS else c.OTHER
+            restarts[known] = restarts.get(known, 0) + count
+        for reason, count in restarts.items():
             values[c.WORKER_RESTARTS, (worker.model, worker.name, reason)] = [float(count)]
         age = progress_age_s.get(worker.name, 0.0)
         values[c.WORKER_PROGRESS_AGE, (worker.model, worker.name)] = [age]

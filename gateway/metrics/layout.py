@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from gateway.metrics.catalogue import COUNTED_BY_GATEWAY_PROCESSES, OTHER, Metric
+from gateway.metrics.catalogue import (
+    COUNTED_BY_GATEWAY_PROCESSES,
+    OTHER,
+    RESTART_REASONS_AT_START,
+    RESTART_REASONS_WHILE_SERVING,
+    Metric,
+)
 from gateway.types import (
     DecisionReason,
     Endpoint,
@@ -21,6 +27,7 @@ from gateway.types import (
 )
 
 CELL_BYTES = 8
+CONNECTION_STATES = ("in_use", "idle")
 
 
 def closed_values(metric: Metric, label: str) -> tuple[str, ...]:
@@ -30,6 +37,12 @@ def closed_values(metric: Metric, label: str) -> tuple[str, ...]:
             "gateway_rejections_total": (*map(str, RejectionReason), OTHER),
             "gateway_retries_total": tuple(map(str, RetryReason)),
             "gateway_routing_decisions_total": (*map(str, DecisionReason), OTHER),
+            "gateway_worker_restarts_total": (*RESTART_REASONS_WHILE_SERVING, *RESTART_REASONS_AT_START, OTHER),
+        }.get(metric.name, ())
+    if label == "state":
+        return {
+            "gateway_worker_state": tuple(map(str, WorkerState)),
+            "gateway_upstream_connections": CONNECTION_STATES,
         }.get(metric.name, ())
     return {
         "endpoint": tuple(map(str, Endpoint)),
@@ -37,7 +50,6 @@ def closed_values(metric: Metric, label: str) -> tuple[str, ...]:
         "phase": tuple(map(str, Phase)),
         "stage": tuple(map(str, Stage)),
         "policy": (*map(str, Policy), OTHER),
-        "state": tuple(map(str, WorkerState)),
     }.get(label, ())
 
 
@@ -87,16 +99,18 @@ class Layout:
     def _place(self) -> Iterator[Series]:
         offset = 1
         for metric in COUNTED_BY_GATEWAY_PROCESSES:
-            combinations: Sequence[tuple[str, ...]]
-            if "worker" in metric.labels:
-                combinations = self.workers
-            else:
-                sets = (self.models if label == "model" else closed_values(metric, label) for label in metric.labels)
-                combinations = list(product(*sets))
-            for values in combinations:
+            for values in self._combinations(metric):
                 self._offsets[metric.name, values] = offset
                 yield Series(metric, values, offset)
                 offset += metric.width
+
+    def _combinations(self, metric: Metric) -> list[tuple[str, ...]]:
+        """Label values of all series. A worker goes with its own model, and `worker` follows `model` in the labels."""
+        if "worker" in metric.labels:
+            rest = [closed_values(metric, label) for label in metric.labels[2:]]
+            return [(*worker, *more) for worker in self.workers for more in product(*rest)]
+        sets = (self.models if label == "model" else closed_values(metric, label) for label in metric.labels)
+        return list(product(*sets))
 
     def _fingerprint(self) -> float:
         """A positive whole number below 2**48: exact as float64, and never 0, which an unwritten array holds."""

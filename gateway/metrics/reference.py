@@ -26,15 +26,48 @@ go back while the supervisor runs. The workers' own metrics (`vllm:...`) are at 
 Times are in seconds. `model` is a configured name, or `other` for exchanges of no known model; `worker` is a worker's
 name. Label values come from closed sets: no string chosen by a client becomes one. Series of
 `gateway_requests_total` and `gateway_request_duration_seconds` appear, all outcomes at once, with the first exchange of
-their model and endpoint; all others are there from the start.
+their model and endpoint, those of GPUs where there are some, the cost where there is a price; all others are there from
+the start.
+
+The log has one line for each request ([logs.md](logs.md)), and its values are the ones that were counted: the buckets
+of the histograms can be made again from it, number by number.
+"""
+
+_RECIPES = """\
+
+## Recipes
+
+Generated tokens per second. Always from the usage that workers report: an event of a stream may hold several tokens.
+
+    sum by (model) (rate(gateway_output_tokens_total[1m]))
+
+Share of requests whose first token came within a second; the target must be one of the buckets below.
+
+    sum by (model) (rate(gateway_time_to_first_token_seconds_bucket{le="1.0"}[5m]))
+      / sum by (model) (rate(gateway_time_to_first_token_seconds_count[5m]))
+
+Cost of a million generated tokens in the last hour, idle time included; it needs `models.NAME.price_per_gpu_hour` or
+`price_per_worker_hour` in the configuration. The second one is what the workers of a model cost per hour now.
+
+    1e6 * sum by (model) (increase(gateway_worker_cost_total[1h]))
+      / sum by (model) (increase(gateway_output_tokens_total[1h]))
+    3600 * sum by (model) (rate(gateway_worker_cost_total[5m]))
+
+Power of a worker's GPUs. Where several workers share a GPU, each is given the whole of it.
+
+    sum by (model, worker) (gateway_gpu_power_watts * on (gpu) group_right () gateway_gpu_lease)
+
+Is something left over at idle? All of these are 0 then.
+
+    gateway_requests_in_flight or gateway_worker_in_flight or gateway_upstream_connections{state="in_use"}
 """
 
 
 def markdown() -> str:
     """The whole document."""
     counted = _table("Requests, counted by the gateway processes", COUNTED_BY_GATEWAY_PROCESSES)
-    known = _table("Workers, known to the supervisor", KNOWN_TO_THE_SUPERVISOR)
-    return _HEAD + counted + known + _labels() + _buckets()
+    known = _table("Workers and GPUs, known to the supervisor", KNOWN_TO_THE_SUPERVISOR)
+    return _HEAD + counted + known + _labels() + _buckets() + _RECIPES
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -31,6 +31,23 @@ class GpuReading:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSensors:
+    """
+    One GPU's sensors, for the metrics. `utilization` is 0 to 1: the share of the driver's sample period in which some
+    kernel ran. None: this GPU, or a slice of one, does not tell.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    total_bytes: int
+    used_bytes: int
+    utilization: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Xid:
     """A fault that the driver reported for a GPU; the numbers are NVIDIA's."""
 
@@ -86,6 +103,11 @@ class Nvml:
         with self._translated("read the GPUs"):
             return [self._reading(index, handle) for index, handle in enumerate(self._handles)]
 
+    def sensors(self) -> list[GpuSensors]:
+        """All GPUs' sensors now. Takes milliseconds for each GPU: call it in a thread."""
+        with self._translated("read the sensors of the GPUs"):
+            return [self._sensors(index, handle) for index, handle in enumerate(self._handles)]
+
     def links(self) -> dict[frozenset[int], Link]:
         found = {}
         for (one, first), (other, second) in combinations(enumerate(self._handles), 2):
@@ -135,6 +157,25 @@ class Nvml:
             used_bytes=int(memory.used),
             pids=tuple(int(process.pid) for process in processes),
             mig=bool(mig),
+        )
+
+    def _sensors(self, index: int, handle: Any) -> GpuSensors:
+        nvml = self._nvml
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        percent = self._optional(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu, None)
+        celsius = self._optional(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), None)
+        milliwatts = self._optional(lambda: nvml.nvmlDeviceGetPowerUsage(handle), None)
+        return GpuSensors(
+            index=index,
+            uuid=self._uuid(handle),
+            name=_text(nvml.nvmlDeviceGetName(handle)),
+            total_bytes=int(memory.total),
+            used_bytes=int(memory.used),
+            utilization=None if percent is None else percent / 100,
+            temperature_c=self._optional(
+                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), None
+            ),
+            power_w=None if milliwatts is None else milliwatts / 1000,
         )
 
     def _link(self, first: Any, second: Any) -> Link:

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import ControlUnavailable
+from gateway.log import request_fields
 from gateway.metrics import Board, Layout, SlotCounters, Totals, render
+from gateway.metrics.catalogue import LOG_LINES_DROPPED
+from gateway.metrics.counters import whole_microseconds
 from gateway.types import (
     CircuitState,
     DecisionReason,
@@ -236,6 +239,51 @@ def test_worker_gauges_add_up_and_the_worst_circuit_shows(totals: Totals) -> Non
     assert samples[key("gateway_worker_in_flight", model="llama", worker="llama-1")] == 5
     assert samples[key("gateway_worker_circuit_state", model="llama", worker="llama-1")] == 2
     assert not [name for name in samples if "nobody" in str(name)]
+
+
+def test_connections_are_told_by_worker_and_fall_back_to_zero(totals: Totals) -> None:
+    """Summed over processes; a worker that a process has no connection to counts as zero, not as before."""
+    layout = Layout(MODELS, WORKERS)
+    one = SlotCounters(layout, totals.create(layout).cells)
+    two = SlotCounters(layout, totals.create(layout).cells)
+    one.connections({"llama-0": (2, 5), "a worker nobody configured": (9, 9)})
+    two.connections({"llama-0": (1, 0), "qwen-0": (0, 4)})
+    before = exposed(totals)
+
+    one.connections({})
+    after = exposed(totals)
+
+    name = "gateway_upstream_connections"
+    assert 3 == before[key(name, model="llama", worker="llama-0", state="in_use")]
+    assert 5 == before[key(name, model="llama", worker="llama-0", state="idle")]
+    assert 4 == before[key(name, model="qwen", worker="qwen-0", state="idle")]
+    assert 1 == after[key(name, model="llama", worker="llama-0", state="in_use")]
+    assert key(name, model="llama", worker="llama-0", state="idle") not in after
+    assert not [sample for sample in before if "nobody" in str(sample)]
+
+
+def test_losses_of_all_processes_and_of_the_supervisor_add_up(totals: Totals) -> None:
+    """Log lines and spans: each process tells its own total, the dead ones' stay, the supervisor's is added."""
+    layout = Layout(MODELS)
+    dead = totals.create(layout)
+    SlotCounters(layout, dead.cells).lost(2, 30)
+    totals.retire(dead)
+    living = SlotCounters(layout, totals.create(layout).cells)
+    living.lost(3, 0)
+    living.lost(4, 1)
+
+    samples = exposed(totals, more={(LOG_LINES_DROPPED, ()): [10.0]})
+
+    assert 16 == samples[key("gateway_log_lines_dropped_total")]
+    assert 31 == samples[key("gateway_trace_spans_dropped_total")]
+
+
+@given(seconds)
+def test_values_are_counted_as_exactly_as_they_are_logged(value: float) -> None:
+    """Of a histogram's value and the log line's, neither can lie beyond a bucket's bound without the other."""
+    logged = request_fields(ExchangeRecord("r", Endpoint.SCORE, Family.PLAIN, 0.0, duration_s=value))["duration_ms"]
+
+    assert round(whole_microseconds(value) * 1e6) == round(float(str(logged)) * 1e3)
 
 
 def test_a_client_s_string_never_becomes_a_label(totals: Totals) -> None:

@@ -30,6 +30,9 @@ class Board:
     used_bytes: int = 0
     pids: list[int] = field(default_factory=list)
     mig: bool = False
+    utilization_percent: int = 0
+    temperature_c: int = 30
+    power_mw: int = 75_000
     not_known: set[str] = field(default_factory=set)
 
 
@@ -40,6 +43,7 @@ class FakeNvml:
     NVML_TOPOLOGY_INTERNAL, NVML_TOPOLOGY_SINGLE, NVML_TOPOLOGY_MULTIPLE = 0, 10, 20
     NVML_TOPOLOGY_HOSTBRIDGE, NVML_TOPOLOGY_NODE, NVML_TOPOLOGY_SYSTEM = 30, 40, 50
     NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK, NVML_P2P_STATUS_NOT_SUPPORTED = 2, 0, 5
+    NVML_TEMPERATURE_GPU = 0
     nvmlEventTypeXidCriticalError: ClassVar[int] = 8
 
     def __init__(self, count: int = 0, *, nvlinks: tuple[tuple[int, int], ...] = (), per_switch: int = 2) -> None:
@@ -84,6 +88,19 @@ class FakeNvml:
         return SimpleNamespace(
             total=board.total_bytes, used=board.used_bytes, free=board.total_bytes - board.used_bytes
         )
+
+    def nvmlDeviceGetUtilizationRates(self, board: Board) -> SimpleNamespace:
+        self._check("nvmlDeviceGetUtilizationRates", board)
+        return SimpleNamespace(gpu=board.utilization_percent, memory=0)
+
+    def nvmlDeviceGetTemperature(self, board: Board, sensor: int) -> int:
+        self._check("nvmlDeviceGetTemperature", board)
+        assert sensor == self.NVML_TEMPERATURE_GPU
+        return board.temperature_c
+
+    def nvmlDeviceGetPowerUsage(self, board: Board) -> int:
+        self._check("nvmlDeviceGetPowerUsage", board)
+        return board.power_mw
 
     def nvmlDeviceGetMigMode(self, board: Board) -> tuple[int, int]:
         self._check("nvmlDeviceGetMigMode", board)
