@@ -172,9 +172,7 @@ class Nvml:
             total_bytes=int(memory.total),
             used_bytes=int(memory.used),
             utilization=None if percent is None else percent / 100,
-            temperature_c=self._optional(
-                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), None
-            ),
+            temperature_c=celsius,
             power_w=None if milliwatts is None else milliwatts / 1000,
         )
 

@@ -12,12 +12,15 @@ from tests.workers.fake_nvml import GIB, FakeNvml
 
 
 def samples(nvml: FakeNvml, *holders: WorkerStatus) -> dict[tuple[str, ...], float]:
-    """Every GPU sample: name and label values, in the labels' order."""
+    """Every GPU sample: name and label values, by the labels' names."""
     reader = Nvml(nvml)
     text = render({}, more=gpu_values(reader.sensors(), holders)).decode()
     reader.close()
     return {
-        (sample.name.removeprefix("gateway_gpu_"), *sample.labels.values()): sample.value
+        (
+            sample.name.removeprefix("gateway_gpu_"),
+            *(sample.labels[name] for name in sorted(sample.labels)),
+        ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name.startswith("gateway_gpu_")
@@ -40,7 +43,7 @@ def test_a_gpu_s_sensors_are_exposed_in_base_units() -> None:
         ("utilization_ratio", "0"): 0.87,
         ("temperature_celsius", "0"): 61,
         ("power_watts", "0"): 412.5,
-        ("info", "0", "GPU-0000", "NVIDIA H200"): 1,
+        ("info", "0", "NVIDIA H200", "GPU-0000"): 1,
     } == samples(nvml)
 
 
