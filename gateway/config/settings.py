@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 PositiveSeconds = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0)]
+Price = Annotated[float, Field(ge=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 MAX_PROCESSES = 64
 
@@ -188,6 +189,12 @@ class Model(Section):
     pass_operator_fields: bool = False
     """Forward `priority`, `request_id`, `kv_transfer_params`, `ec_transfer_params` and `cache_salt` from clients. They
     influence other tenants' requests, so they are stripped by default."""
+    price_per_gpu_hour: Price | None = None
+    """What one GPU costs per hour, in any currency; a worker costs so much times `tensor_parallel_size` while it has a
+    process (`gateway_worker_cost_total`). It is counted in full for each of several workers that share a GPU."""
+    price_per_worker_hour: Price | None = None
+    """What one worker costs per hour, whatever it runs on: for CPU and static workers, or slices of a GPU. It replaces
+    `price_per_gpu_hour`."""
 
     @model_validator(mode="after")
     def _some_worker(self) -> Model:

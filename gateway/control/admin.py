@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import metrics
 from gateway.config.settings import Settings
+from gateway.control.instruments import Instruments
 from gateway.control.operations import Busy, OperationReport
 from gateway.control.reload import ReloadAnswer, ReloadRefused
 from gateway.control.scrape import ScrapeError, Scraper
@@ -53,6 +54,9 @@ class Fleet(Protocol):
 
     @property
     def start_durations(self) -> StartDurations: ...
+
+    @property
+    def instruments(self) -> Instruments: ...
 
     @property
     def draining(self) -> bool: ...
@@ -127,6 +131,7 @@ def admin_app(fleet: Fleet, scraper: Scraper) -> FastAPI:
                 fleet.statuses,
                 fleet.start_durations,
                 fleet.progress_ages(),
+                fleet.instruments.values(fleet.statuses),
             )
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
@@ -145,6 +150,8 @@ def admin_app(fleet: Fleet, scraper: Scraper) -> FastAPI:
                 "targets": [host],
                 "labels": {
                     "__metrics_path__": f"/workers/{status.name}/metrics",
+                    # Else all workers would be one instance, this server, to whoever groups vLLM's series by instance.
+                    "instance": status.name,
                     "worker": status.name,
                     "model": status.model,
                 },

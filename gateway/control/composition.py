@@ -20,6 +20,7 @@ from gateway.control.adoption import Adopted, Survivor, adopt, survivors
 from gateway.control.console import ConsoleWatcher
 from gateway.control.factory import FileSource, WorkerFactory, revision
 from gateway.control.gateway_process import gateway_argv
+from gateway.control.gpu_watch import GpuWatch
 from gateway.control.leftovers import sweep_leftovers
 from gateway.control.notify import Several, SystemdWatcher
 from gateway.control.preparation import (
@@ -229,6 +230,7 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         on_ready=lambda launch_id: note_ready(state.records, launch_id),
         adopted=frozenset(adoptions),
         vitals=VitalSigns(scraper, clock),
+        gpus=GpuWatch(Nvml, plain),
     )
     await Supervisor(plan).run()
 

@@ -29,6 +29,7 @@ from gateway import __version__
 from gateway.config.settings import Settings
 from gateway.control.front import Front
 from gateway.control.gateway_process import GatewaySlot, SlotEvents
+from gateway.control.instruments import Instruments
 from gateway.control.load_book import Load, LoadBook
 from gateway.control.operations import OperationReport
 from gateway.control.pulse import Pulse
@@ -76,6 +77,7 @@ class Supervisor(SlotEvents):
         self._version = 0
         self.totals = Totals()
         self.start_durations = StartDurations()
+        self.instruments = Instruments(plan.clock, lambda: self.settings.models, plan.gpus)
         self._addresses = Addresses(public="", admin="")
         self._began_s = plan.clock.monotonic()
         self._created = int(plan.clock.unix())
@@ -217,6 +219,8 @@ class Supervisor(SlotEvents):
             group.start_soon(self.reshaping.run)
             if self._plan.vitals is not None:
                 group.start_soon(self._plan.vitals.run, lambda: [actor.view for actor in self.actors.values()])
+            if self._plan.gpus is not None:
+                group.start_soon(self._plan.gpus.run)
             group.start_soon(_then_set, self._roster.run, workers_done)
             group.start_soon(_then_set, self._front.run, front_done)
             await self._stop.wait()
@@ -273,6 +277,7 @@ class Supervisor(SlotEvents):
     def _on_change(self, status: WorkerStatus) -> None:
         before = self._states.get(status.name)
         self._states[status.name] = status.state
+        self.instruments.changed(status)
         if status.state is WorkerState.READY:
             self._ever_ready.add(status.name)
             if before is WorkerState.STARTING and not status.static:

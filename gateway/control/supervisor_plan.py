@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.clock import Clock
 from gateway.config.settings import Settings
+from gateway.control.gpu_watch import GpuWatch
 from gateway.control.reload import ReloadSource
 from gateway.control.state_dir import StateDir
 from gateway.control.vitals import VitalSigns
@@ -45,6 +46,7 @@ class SupervisorPlan:
         on_ready: Told the launch of a worker that has become READY.
         adopted: Workers whose process an earlier supervisor started.
         vitals: Looks at the workers' own metrics; None: nobody does.
+        gpus: Reads the GPUs' sensors; None: nobody does.
     """
 
     settings: Settings
@@ -65,3 +67,4 @@ class SupervisorPlan:
     on_ready: Callable[[str], None] = lambda launch_id: None
     adopted: frozenset[str] = frozenset()
     vitals: VitalSigns | None = None
+    gpus: GpuWatch | None = None

@@ -13,7 +13,7 @@ from gateway.metrics.counters import CellHistogram, SlotCounters
 from gateway.metrics.exposition import CONTENT_TYPE, StartDurations, WorkerReport, render
 from gateway.metrics.gpus import gpu_values
 from gateway.metrics.layout import Layout
-from gateway.metrics.totals import Totals, merge, retire
+from gateway.metrics.totals import Totals, Values, merge, retire
 
 __all__ = [
     "CATALOGUE",
@@ -26,6 +26,7 @@ __all__ = [
     "SlotCounters",
     "StartDurations",
     "Totals",
+    "Values",
     "WorkerReport",
     "gpu_values",
     "merge",

@@ -14,6 +14,7 @@ from gateway.clock import SystemClock
 from gateway.control.admin import TcpGuard, admin_app
 from gateway.control.admin_server import UvicornAdminServer
 from gateway.control.changes import Change, Effect
+from gateway.control.instruments import Instruments
 from gateway.control.load_book import Load
 from gateway.control.operations import Busy, OperationReport
 from gateway.control.reload import ReloadAnswer
@@ -39,6 +40,7 @@ class FakeFleet:
         self.actors = {name: FakeWorker(spec(name), lambda status: None) for name in ("m-0", "m-1")}
         self.totals = Totals()
         self.start_durations = StartDurations()
+        self.instruments = Instruments(SystemClock(), dict, None)
         self.draining = False
         self.settings = settings()
         self.asked: list[object] = []
@@ -285,7 +287,7 @@ async def test_discovery_points_prometheus_at_this_server(tmp_path: Path) -> Non
         targets = (await doors.tcp.get("/discovery")).json()
 
     assert [[f"127.0.0.1:{doors.port}"]] * 2 == [target["targets"] for target in targets]
-    assert {"__metrics_path__": "/workers/m-0/metrics", "worker": "m-0", "model": "m"} == targets[0]["labels"]
+    assert {"__metrics_path__": "/workers/m-0/metrics", "instance": "m-0", "worker": "m-0", "model": "m"} == targets[0]["labels"]
 
 
 async def test_a_reload_answers_the_difference_and_whether_it_is_applied(tmp_path: Path) -> None:
