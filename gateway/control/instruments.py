@@ -1,0 +1,51 @@
+"""What only the supervisor can measure: what workers cost, and what the GPUs' sensors say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.clock import Clock
+from gateway.config.settings import Model
+from gateway.control.gpu_watch import GpuWatch
+from gateway.metrics import CostMeter, Values, gpu_values
+from gateway.types import WorkerState
+from gateway.workers.status import WorkerStatus
+
+_RUNS_ELSEWHERE = frozenset({WorkerState.READY, WorkerState.UNHEALTHY, WorkerState.DRAINING})
+"""States in which a static worker is taken to have its machine."""
+
+
+class Instruments:
+    """
+    Kept by the supervisor; `values` goes into `/metrics`.
+
+    Args:
+        models: The configuration's, as of now.
+        gpus: None where GPUs are not looked at.
+    """
+
+    def __init__(self, clock: Clock, models: Callable[[], Mapping[str, Model]], gpus: GpuWatch | None) -> None:
+        self._gpus = gpus
+        self._costs = CostMeter(clock, lambda name: price_per_hour(models().get(name)))
+
+    def changed(self, status: WorkerStatus) -> None:
+        """A worker's status is new."""
+        occupied = status.state in _RUNS_ELSEWHERE if status.static else status.pid is not None
+        self._costs.changed(status.name, status.model, occupied=occupied)
+
+    def values(self, workers: Sequence[WorkerStatus]) -> Values:
+        """The series as of now."""
+        holders = [worker for worker in workers if worker.pid is not None]
+        readings = self._gpus.readings if self._gpus is not None else ()
+        return self._costs.values() | gpu_values(readings, holders)
+
+
+def price_per_hour(model: Model | None) -> float | None:
+    """Of one worker; None without a price."""
+    if model is None:
+        return None
+    if model.price_per_worker_hour is not None:
+        return model.price_per_worker_hour
+    if model.price_per_gpu_hour is None:
+        return None
+    return model.price_per_gpu_hour * model.launch.tensor_parallel_size
