@@ -239,13 +239,15 @@ class Candidate(NamedTuple):
     """
     What a routing decision may know of one worker: a frozen copy, so that no decision can race the counts.
 
-    `admits` is the circuit breaker's word. A tuple, not a dataclass: eight of them are made for every request.
+    `in_flight` is of all gateway processes together, `full` that it is as many as the worker may have, `admits` the
+    circuit breaker's word. A tuple, not a dataclass: eight of them are made for every request.
     """
 
     worker: str
     state: WorkerState
     in_flight: int
     admits: bool
+    full: bool = False
 
 
 class RejectionReason(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.fleet.breaker import Breaker, BreakerLimits
+from gateway.fleet.row import BoardRow, Column
 from gateway.messages import WorkerLoad
 from gateway.types import Candidate, CircuitState, WorkerView
 
@@ -23,31 +24,68 @@ class Member:
     the counts of a later launch.
     """
 
-    __slots__ = ("_gauges", "_shown", "breaker", "busy_since_s", "in_flight", "last_byte_s", "replaced", "view")
+    __slots__ = (
+        "_gauges",
+        "_row",
+        "_shown",
+        "breaker",
+        "busy_since_s",
+        "column",
+        "in_flight",
+        "last_byte_s",
+        "replaced",
+        "view",
+    )
 
-    def __init__(self, view: WorkerView, limits: BreakerLimits, gauges: WorkerGauges | None) -> None:
+    def __init__(
+        self, view: WorkerView, limits: BreakerLimits, gauges: WorkerGauges | None, row: BoardRow | None = None
+    ) -> None:
         self.view = view
         self.breaker = Breaker(limits)
         self.in_flight = 0
+        """In this process."""
         self.busy_since_s = 0.0
         self.last_byte_s = 0.0
         self.replaced = False
+        self.column = _column(row, view)
+        self._row = row
         self._gauges = gauges
         self._shown = self.breaker.state
         if gauges is not None:
             gauges.worker_in_flight(view.name, 0)
             gauges.worker_circuit(view.name, self.breaker.state)
 
-    def candidate(self, now_s: float) -> Candidate:
-        """A frozen copy for one decision."""
+    def renew(self, view: WorkerView) -> None:
+        """The newest view of the same launch."""
+        if view.column != self.view.column:
+            if self.column is not None:
+                self.column.count(0)
+            self.column = _column(self._row, view)
+            if self.column is not None:
+                self.column.count(self.in_flight)
+        self.view = view
+
+    @property
+    def everywhere(self) -> int:
+        """In flight in all gateway processes together."""
+        return self.in_flight if self.column is None else self.in_flight + self.column.others()
+
+    def candidate(self, now_s: float, limit: int | None = None) -> Candidate:
+        """A frozen copy for one decision. `limit`: attempts it may have in flight, None for no limit."""
         view = self.view
-        return Candidate(view.name, view.state, self.in_flight, self.breaker.admits(now_s))
+        in_flight = self.in_flight
+        if self.column is not None:
+            in_flight += self.column.others()
+        full = limit is not None and in_flight >= limit
+        return Candidate(view.name, view.state, in_flight, self.breaker.admits(now_s), full)
 
     def enter(self, now_s: float) -> int:
         """An attempt begins; returns its epoch for the breaker."""
         if self.in_flight == 0:
             self.busy_since_s = now_s
         self.in_flight += 1
+        if self.column is not None:
+            self.column.count(self.in_flight)
         epoch = self.breaker.begin(now_s)
         self.show()
         return epoch
@@ -55,6 +93,8 @@ class Member:
     def leave(self) -> None:
         """An attempt that entered has ended."""
         self.in_flight -= 1
+        if self.column is not None:
+            self.column.count(self.in_flight)
         self.show()
 
     def load(self, now_s: float) -> WorkerLoad:
@@ -74,3 +114,7 @@ class Member:
         if self.breaker.state is not self._shown:
             self._shown = self.breaker.state
             self._gauges.worker_circuit(self.view.name, self._shown)
+
+
+def _column(row: BoardRow | None, view: WorkerView) -> Column | None:
+    return row.column(view.column) if row is not None and view.column >= 0 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 
 from gateway.errors import ControlUnavailable
 from gateway.fleet.board import (
@@ -30,10 +31,7 @@ _CLAIM_TIMES = 1 << _CLAIM_SHIFT
 
 class BoardRow:
     """
-    The row of one gateway process.
-
-    Counts are absolute: the process knows how many it has, and stores the number. Columns are used as the supervisor
-    numbered them.
+    The row of one gateway process: makes columns, and knows whose rows are added up with it.
     """
 
     __slots__ = ("_cells", "_epoch", "_fd", "_first", "_generation", "_memory", "_others")
@@ -70,60 +68,24 @@ class BoardRow:
             )
         return mine
 
-    def count(self, column: int, in_flight: int) -> None:
-        """So many are in flight here on a launch."""
-        index, generation = column_place(column)
-        tag = self._generation << ROW_SHIFT | generation << COUNT_BITS
-        self._cells[self._first + IN_FLIGHT + index] = tag | in_flight
+    def column(self, number: int) -> Column:
+        """The column of one launch, as the supervisor numbered it."""
+        return Column(self, self._cells, self._first, self._generation, number)
 
-    def others(self, column: int) -> int:
-        """In flight on a launch in all other processes."""
+    def others(self) -> Sequence[tuple[int, int]]:
+        """First cell and tag of the rows of all other processes; looked up anew when the set has changed."""
         if self._cells[EPOCH] != self._epoch:
             self.look()
-        index, generation = column_place(column)
-        place = IN_FLIGHT + index
-        tag = generation << COUNT_BITS
-        total = 0
-        cells = self._cells
-        for first, owner in self._others:
-            # A cell of another generation is below or far above what a count can be.
-            found = cells[first + place] - owner - tag
-            if 0 <= found < COUNTS:
-                total += found
-        return total
+        return self._others
 
     def look(self) -> None:
         """Find out who else there is. `others` does when that has changed; now and then is right in any case."""
         self._epoch = self._cells[EPOCH]
         self._others = [(first, owner << ROW_SHIFT) for first, owner in used_rows(self._cells) if first != self._first]
 
-    def claim(self, column: int, since_ms: int) -> None:
-        """The first in line here waits for this launch since then (CLOCK_MONOTONIC); 0: nobody does."""
-        index, generation = column_place(column)
-        self._cells[self._first + CLAIMS + index] = generation << _CLAIM_SHIFT | since_ms
-
     def looked(self, now_ms: int) -> None:
         """Whoever waits here has looked for what is free: its claims stand."""
         self._cells[self._first + LOOKED_AT] = now_ms
-
-    def oldest_claim(self, column: int, looked_since_ms: int) -> int | None:
-        """
-        Since when another process's first in line waits for this launch, None when nobody does.
-
-        Args:
-            looked_since_ms: Claims of a process that has not looked since then do not stand: it hangs, or is dead.
-        """
-        if self._cells[EPOCH] != self._epoch:
-            self.look()
-        index, generation = column_place(column)
-        tag = generation << _CLAIM_SHIFT
-        cells = self._cells
-        oldest = _CLAIM_TIMES
-        for first, _ in self._others:
-            since_ms = cells[first + CLAIMS + index] - tag
-            if 0 < since_ms < oldest and cells[first + LOOKED_AT] >= looked_since_ms:
-                oldest = since_ms
-        return oldest if oldest < _CLAIM_TIMES else None
 
     def close(self) -> None:
         """Unmap and close the descriptor; what was counted stays for the supervisor to zero. Idempotent."""
@@ -133,3 +95,55 @@ class BoardRow:
         self._memory.close()
         os.close(self._fd)
         self._fd = -1
+
+
+class Column:
+    """One launch, counted in one row and added up over all."""
+
+    __slots__ = ("_cells", "_claim", "_claim_tag", "_count", "_count_tag", "_index", "_row", "_tag")
+
+    def __init__(self, row: BoardRow, cells: Cells, first: int, owner: int, number: int) -> None:
+        index, generation = column_place(number)
+        self._row = row
+        self._cells = cells
+        self._index = IN_FLIGHT + index
+        self._count = first + IN_FLIGHT + index
+        self._claim = first + CLAIMS + index
+        self._tag = generation << COUNT_BITS
+        self._count_tag = owner << ROW_SHIFT | self._tag
+        self._claim_tag = generation << _CLAIM_SHIFT
+
+    def count(self, in_flight: int) -> None:
+        """So many are in flight here."""
+        self._cells[self._count] = self._count_tag + in_flight
+
+    def others(self) -> int:
+        """In flight in all other processes."""
+        total = 0
+        cells, index, tag = self._cells, self._index, self._tag
+        for first, owner in self._row.others():
+            # A cell of another generation is below or far above what a count can be.
+            found = cells[first + index] - owner - tag
+            if 0 <= found < COUNTS:
+                total += found
+        return total
+
+    def claim(self, since_ms: int) -> None:
+        """The first in line here waits for this launch since then (CLOCK_MONOTONIC); 0: nobody does."""
+        self._cells[self._claim] = self._claim_tag + since_ms
+
+    def oldest_claim(self, looked_since_ms: int) -> int | None:
+        """
+        Since when another process's first in line waits for this launch, None when nobody does.
+
+        Args:
+            looked_since_ms: Claims of a process that has not looked since then do not stand: it hangs, or is dead.
+        """
+        cells = self._cells
+        place = self._index + CLAIMS - IN_FLIGHT
+        oldest = _CLAIM_TIMES
+        for first, _ in self._row.others():
+            since_ms = cells[first + place] - self._claim_tag
+            if 0 < since_ms < oldest and cells[first + LOOKED_AT] >= looked_since_ms:
+                oldest = since_ms
+        return oldest if oldest < _CLAIM_TIMES else None

@@ -7,6 +7,7 @@ import anyio
 from gateway.clock import Clock
 from gateway.fleet.breaker import BreakerLimits
 from gateway.fleet.member import Member, WorkerGauges
+from gateway.fleet.row import BoardRow
 from gateway.messages import WorkerLoad
 from gateway.types import CircuitState, FleetSnapshot, ModelView, WorkerState, WorkerView
 
@@ -26,13 +27,23 @@ class FleetView:
 
     A member lives as long as its launch: a snapshot with another launch id brings a new member with zero counts, and
     leases on the old one end in peace. Single task use: it is only touched from the event loop's thread.
+
+    Args:
+        row: This process's row in the board that all gateway processes share; None: it is alone.
     """
 
-    def __init__(self, clock: Clock, gauges: WorkerGauges | None = None, limits: BreakerLimits | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        gauges: WorkerGauges | None = None,
+        limits: BreakerLimits | None = None,
+        row: BoardRow | None = None,
+    ) -> None:
         self.snapshot = FleetSnapshot(version=-1, models=(), workers=())
         self._clock = clock
         self._gauges = gauges
         self._limits = limits if limits is not None else BreakerLimits()
+        self._row = row
         self._members: dict[str, Member] = {}
         self._by_model: dict[str, tuple[Member, ...]] = {}
         self._retired: list[Member] = []
@@ -150,9 +161,9 @@ class FleetView:
     def _member(self, worker: WorkerView) -> Member:
         present = self._members.get(worker.name)
         if present is not None and present.view.launch_id == worker.launch_id:
-            present.view = worker
+            present.renew(worker)
             return present
-        return Member(worker, self._limits, self._gauges)
+        return Member(worker, self._limits, self._gauges, self._row)
 
     def _retire(self, member: Member, *, gone: bool) -> None:
         if gone and self._gauges is not None:

@@ -72,22 +72,27 @@ def _filter(
     """
     Who may serve, who may not and why, and whether open circuits had to be ignored.
 
-    A circuit is a suspicion. When it is all that stands between a request and an error, the request goes through.
+    A circuit is a suspicion. When it is all that stands between a request and an error, the request goes through. A
+    worker that is full is no error: the request waits for it rather than go to a suspect.
     """
     scored: list[Candidate] = []
     suspects: list[Candidate] = []
     rejected: list[tuple[str, str]] = []
+    busy = False
     excluded = question.excluded
     for candidate in candidates:
         if candidate.state is not WorkerState.READY:
             rejected.append((candidate.worker, candidate.state))
         elif candidate.worker in excluded:
             rejected.append((candidate.worker, "tried before"))
+        elif candidate.full:
+            rejected.append((candidate.worker, "full"))
+            busy = busy or candidate.admits
         elif not candidate.admits:
             suspects.append(candidate)
         else:
             scored.append(candidate)
-    if not scored:
+    if not scored and not busy:
         return suspects, tuple(rejected), bool(suspects)
     rejected.extend((suspect.worker, "circuit open") for suspect in suspects)
     return scored, tuple(rejected), False

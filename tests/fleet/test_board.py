@@ -25,8 +25,8 @@ row = BoardRow.attach(int(sys.argv[1]), int(sys.argv[2]))
 print("attached", flush=True)
 for line in sys.stdin:
     column, count = map(int, line.split())
-    row.count(column, count)
-    print(row.others(column), flush=True)
+    row.column(column).count(count)
+    print(row.column(column).others(), flush=True)
 """
 
 
@@ -105,12 +105,12 @@ def test_every_process_sees_the_sum_and_a_killed_one_takes_its_row_along(
     mine = attach(rows[0])
     first, second = writers(rows[1]), writers(rows[2])
 
-    mine.count(column, 5)
+    mine.column(column).count(5)
     assert 5 == first.count(column, 7)
     assert 12 == second.count(column, 11)
     second.count(other, 2)
 
-    assert (18, 16, 12) == (mine.others(column), first.count(column, 7), second.count(column, 11))
+    assert (18, 16, 12) == (mine.column(column).others(), first.count(column, 7), second.count(column, 11))
     assert (23, 2) == (board.column_sum(column), board.column_sum(other))
     assert [5, 7, 13] == [board.row_sum(row) for row in rows]
 
@@ -118,11 +118,11 @@ def test_every_process_sees_the_sum_and_a_killed_one_takes_its_row_along(
     assert 23 == board.column_sum(column), "a dead process's count stays until the supervisor has seen its end"
     board.zero_row(rows[1])
 
-    assert (16, 11, 5) == (board.column_sum(column), mine.others(column), second.count(column, 11))
+    assert (16, 11, 5) == (board.column_sum(column), mine.column(column).others(), second.count(column, 11))
     assert (18, 0) == (board.total(), board.row_sum(rows[1]))
     second.count(column, 0)
     second.count(other, 0)
-    mine.count(column, 0)
+    mine.column(column).count(0)
     assert 0 == board.total()
 
 
@@ -132,29 +132,35 @@ def test_a_process_declared_dead_that_still_writes_counts_nothing(board: InFligh
     late, witness = attach(dead), attach(board.open_row())
     board.zero_row(dead)
 
-    late.count(column, 9)
-    late.claim(column, 1)
+    late.column(column).count(9)
+    late.column(column).claim(1)
     late.looked(100)
 
-    assert (0, 0, None) == (board.column_sum(column), witness.others(column), witness.oldest_claim(column, 50))
+    assert (0, 0, None) == (
+        board.column_sum(column),
+        witness.column(column).others(),
+        witness.column(column).oldest_claim(50),
+    )
 
     number = board.open_row()
     while number % board_module.ROWS != dead % board_module.ROWS:
         board.zero_row(number)
         number = board.open_row()
-    late.count(column, 9)
-    assert (0, 0) == (board.column_sum(column), witness.others(column)), "cells of the last owner are not the next's"
-    attach(number).count(column, 4)
+    late.column(column).count(9)
+    assert (0, 0) == (board.column_sum(column), witness.column(column).others()), (
+        "cells of the last owner are not the next's"
+    )
+    attach(number).column(column).count(4)
     board.zero_row(dead)
-    assert (4, 4) == (board.column_sum(column), witness.others(column))
+    assert (4, 4) == (board.column_sum(column), witness.column(column).others())
 
 
 def test_a_count_for_an_earlier_launch_is_not_the_next_ones(board: InFlightBoard, attach: Attach) -> None:
     """The column is used again under another generation: what a process stores for the old launch counts for nobody."""
     old = board.open_column()
     late, prompt = attach(board.open_row()), attach(board.open_row())
-    late.count(old, 6)
-    late.claim(old, 10)
+    late.column(old).count(6)
+    late.column(old).claim(10)
     late.looked(100)
     board.close_column(old)
     fresh = board.open_column()
@@ -162,11 +168,15 @@ def test_a_count_for_an_earlier_launch_is_not_the_next_ones(board: InFlightBoard
         board.close_column(fresh)
         fresh = board.open_column()
 
-    assert (0, 0, None) == (board.column_sum(fresh), prompt.others(fresh), prompt.oldest_claim(fresh, 50))
-    late.count(old, 5)
-    prompt.count(fresh, 3)
-    assert (3, 3) == (board.column_sum(fresh), late.others(fresh))
-    late.count(fresh, 1)
+    assert (0, 0, None) == (
+        board.column_sum(fresh),
+        prompt.column(fresh).others(),
+        prompt.column(fresh).oldest_claim(50),
+    )
+    late.column(old).count(5)
+    prompt.column(fresh).count(3)
+    assert (3, 3) == (board.column_sum(fresh), late.column(fresh).others())
+    late.column(fresh).count(1)
     assert (4, 0) == (board.column_sum(fresh), board.column_sum(old))
 
 
@@ -189,14 +199,14 @@ def test_claims_stand_while_their_process_looks(board: InFlightBoard, attach: At
     column = board.open_column()
     mine, old, young = (attach(board.open_row()) for _ in range(3))
     for row, since_ms, looked_ms in ((old, 500, 1000), (young, 900, 1010), (mine, 100, 1010)):
-        row.claim(column, since_ms)
+        row.column(column).claim(since_ms)
         row.looked(looked_ms)
 
-    assert 500 == mine.oldest_claim(column, 1000)
-    assert 900 == mine.oldest_claim(column, 1001)
-    assert 100 == young.oldest_claim(column, 1000)
-    young.claim(column, 0)
-    assert mine.oldest_claim(column, 1001) is None
+    assert 500 == mine.column(column).oldest_claim(1000)
+    assert 900 == mine.column(column).oldest_claim(1001)
+    assert 100 == young.column(column).oldest_claim(1000)
+    young.column(column).claim(0)
+    assert mine.column(column).oldest_claim(1001) is None
 
 
 def test_random_counts_add_up(board: InFlightBoard, attach: Attach) -> None:
@@ -220,12 +230,12 @@ def test_random_counts_add_up(board: InFlightBoard, attach: Attach) -> None:
             row, stored = rows[chance.choice(list(rows))]
             column = chance.choice(columns)
             stored[column] = chance.randrange(1000)
-            row.count(column, stored[column])
+            row.column(column).count(stored[column])
         column = chance.choice(columns)
         expected = sum(stored.get(column, 0) for _, stored in rows.values())
         assert expected == board.column_sum(column)
         reader, stored = rows[chance.choice(list(rows))]
-        assert expected == reader.others(column) + stored.get(column, 0)
+        assert expected == reader.column(column).others() + stored.get(column, 0)
 
 
 def test_a_descriptor_that_is_no_board_is_refused(board: InFlightBoard) -> None:
@@ -248,7 +258,7 @@ def test_without_memfd_an_unlinked_file_serves(monkeypatch: pytest.MonkeyPatch) 
     board = InFlightBoard.create()
     row = BoardRow.attach(os.dup(board.fd), board.open_row())
     column = board.open_column()
-    row.count(column, 3)
+    row.column(column).count(3)
 
     assert 3 == board.column_sum(column)
     assert 0 == os.fstat(board.fd).st_nlink

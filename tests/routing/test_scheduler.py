@@ -22,6 +22,7 @@ fleets = st.lists(
         state=states,
         in_flight=st.integers(0, 50),
         admits=st.booleans(),
+        full=st.booleans(),
     ),
     max_size=8,
     unique_by=lambda candidate: candidate.worker,
@@ -38,17 +39,23 @@ def ready(*in_flight: int) -> list[Candidate]:
 def test_the_chosen_may_serve_and_nobody_may_when_none_is_chosen(
     policy: Policy, candidates: list[Candidate], excluded: frozenset[str]
 ) -> None:
-    """READY and not excluded, always; with an open circuit only when every such worker's is open."""
+    """
+    READY, not excluded and not full, always; with an open circuit only when every such worker's is open and no trusted
+    worker is merely full, which is worth waiting for.
+    """
     decision = scheduler(policy).choose(Question("llama", excluded=excluded), candidates)
 
     allowed = {c.worker: c for c in candidates if c.state is WorkerState.READY and c.worker not in excluded}
+    free = {worker for worker, candidate in allowed.items() if not candidate.full}
+    trusted = {worker for worker, candidate in allowed.items() if candidate.admits}
     if decision is None:
-        assert {} == allowed
+        assert set() == free & trusted
+        assert set() == free or trusted
         return
-    assert decision.worker in allowed
-    failing_open = not any(candidate.admits for candidate in allowed.values())
+    assert decision.worker in free
+    failing_open = not trusted
     assert failing_open is (decision.reason is DecisionReason.FAIL_OPEN)
-    assert failing_open or allowed[decision.worker].admits
+    assert failing_open or decision.worker in trusted
 
 
 @pytest.mark.parametrize("policy", Policy)
