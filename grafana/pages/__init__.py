@@ -1,0 +1,9 @@
+"""The dashboards, one module each."""
+
+from __future__ import annotations
+
+from grafana.page import Page
+from grafana.pages import engines, loadtest, overview, routing, workers
+
+PAGES: tuple[Page, ...] = (overview.PAGE, routing.PAGE, workers.PAGE, engines.PAGE, loadtest.PAGE)
+"""In the order in which they are read."""
