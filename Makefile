@@ -18,7 +18,7 @@ export GATEWAY_ENGINE_PYTHON := $(ENGINE_PYTHON)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap tools serve demo engine sdk-clients test check lint unit loadtest soak bench docs locks system-deps clean distclean
+.PHONY: help bootstrap tools serve demo engine sdk-clients test check lint unit loadtest soak bench docs dashboards locks system-deps clean distclean
 
 help: ## what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,7 @@ lint: tools ## ruff, mypy (Linux, macOS), import contracts, generated pages
 	$(VENV)/lint-imports
 	$(VENV)/python -m gateway.config.reference --check
 	$(VENV)/python -m gateway.metrics.reference --check
+	$(VENV)/python -m grafana --check
 
 unit: tools
 	$(PYTEST) -n 4 -m "not integration and not engine and not soak"
@@ -85,6 +86,9 @@ docs: bootstrap ## write docs/configuration.md and docs/metrics.md anew from the
 
 sdk-clients: tools ## the client SDKs that `make test` drives, Python and Node, in .build
 	@$(VENV)/python -m tests.sdk.environment
+
+dashboards: tools ## write grafana/dashboards anew from grafana/pages
+	@$(VENV)/python -m grafana
 
 locks: bootstrap ## maintainers: renew every requirements lock (needs uv, see requirements/lock.py)
 	$(VENV)/python requirements/lock.py
