@@ -45,7 +45,7 @@ class GpuWatch:
         self._open_reader = open_reader
         self._log = log
         self._sleep = sleep
-        self.readings: tuple[GpuSensors, ...] = ()
+        self.readings: Sequence[GpuSensors] = ()
 
     async def run(self) -> None:
         """Until cancelled, or at once where there is no driver."""

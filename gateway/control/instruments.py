@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from gateway.clock import Clock
 from gateway.config.settings import Model
-from gateway.control.gpu_watch import GpuWatch
 from gateway.metrics import CostMeter, Values, gpu_values
 from gateway.types import WorkerState
+from gateway.workers.nvml import GpuSensors
 from gateway.workers.status import WorkerStatus
 
 _RUNS_ELSEWHERE = frozenset({WorkerState.READY, WorkerState.UNHEALTHY, WorkerState.DRAINING})
 """States in which a static worker is taken to have its machine."""
+
+
+class Gpus(Protocol):
+    """Who knows the sensors: `GpuWatch`."""
+
+    @property
+    def readings(self) -> Sequence[GpuSensors]: ...
 
 
 class Instruments:
@@ -24,7 +32,7 @@ class Instruments:
         gpus: None where GPUs are not looked at.
     """
 
-    def __init__(self, clock: Clock, models: Callable[[], Mapping[str, Model]], gpus: GpuWatch | None) -> None:
+    def __init__(self, clock: Clock, models: Callable[[], Mapping[str, Model]], gpus: Gpus | None) -> None:
         self._gpus = gpus
         self._costs = CostMeter(clock, lambda name: price_per_hour(models().get(name)))
 
