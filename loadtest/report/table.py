@@ -1,84 +1,65 @@
-"""What a run prints and stores."""
+"""What a run prints at its end: verdict, durations, rates, attainment, failures."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from loadtest.histogram import DurationHistogram
-from loadtest.ledger import Ledger
-
-PERCENTILES = (0.5, 0.9, 0.95, 0.99)
-
-
-def result_json(ledger: Ledger, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole result: settings, figures, counts, histograms, log of requests."""
-    rates = {
-        "requests_per_s": ledger.ok / ledger.wall_s,
-        "output_tokens_per_s": ledger.output_tokens / ledger.wall_s,
-        "prompt_tokens_per_s": ledger.prompt_tokens / ledger.wall_s,
-    }
-    summary = {
-        name: {"mean_s": histogram.mean, **{_name(p): histogram.percentile(p) for p in PERCENTILES}}
-        for name, _, histogram in _rows(ledger)
-    }
-    return {"settings": dict(settings), "rates": rates, "summary": summary, **ledger.to_json()}
+from loadtest.report import words
+from loadtest.report.figures import PERCENTILES, DurationRow, Figures, figures
+from loadtest.result import RunResult
 
 
-def write_json(path: Path, result: Mapping[str, Any]) -> None:
-    """Stores a result; the folder is made if missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def print_table(console: Console, ledger: Ledger) -> None:
-    """One table of durations, one line of rates, one line per class of failure."""
-    table = Table()
-    table.add_column("milliseconds")
-    for heading in ("mean", *map(_name, PERCENTILES), "max", "samples"):
-        table.add_column(heading, justify="right")
-    for _, label, histogram in _rows(ledger):
-        cells = [_ms(histogram.mean), *(_percentile(histogram, p) for p in PERCENTILES)]
-        table.add_row(label, *cells, _ms(histogram.max if histogram.count else None), str(histogram.count))
-    console.print(table)
-    wall = ledger.wall_s
+def print_summary(console: Console, result: RunResult) -> None:
+    """One table of durations in the steady window, and a line for everything else that a reader must see."""
+    found = figures(result)
+    console.print(_durations(found))
+    if any(words.mark(row.histogram, p) for row in shown_rows(found) for p in PERCENTILES):
+        console.print(words.THIN, style="dim", highlight=False)
+    rates = found.rates
     console.print(
-        f"{ledger.ok / wall:.2f} requests/s, {ledger.output_tokens / wall:.1f} output tokens/s, "
-        f"{ledger.prompt_tokens / wall:.1f} prompt tokens/s over {wall:.1f} s "
-        f"(first request sent to last one ended)"
+        f"{words.digits(rates.requests)} requests/s, {words.digits(rates.output_tokens)} output tokens/s, "
+        f"{words.digits(rates.prompt_tokens)} prompt tokens/s ({words.window_words(found)})",
+        highlight=False,
     )
-    console.print(
-        f"scheduled {ledger.scheduled} = ok {ledger.ok} + failed {ledger.failed} + unsent {ledger.unsent}"
-        + (f"; {ledger.without_usage} without usage, not in the token rates" if ledger.without_usage else "")
-    )
+    if found.attainment is not None:
+        console.print(f"attainment: {words.attainment_words(found.attainment)}", highlight=False)
+    console.print(words.balance(result), highlight=False)
+    ledger = result.ledger
     for name, count in ledger.failures.most_common():
         console.print(f"  {count} × {name}: {ledger.samples[name]}", markup=False, highlight=False)
-    if any(not h.well_founded(p) for _, _, h in _rows(ledger) for p in PERCENTILES):
-        console.print("~ fewer than 10 / (1 - p) samples: run longer before quoting it", style="dim")
-
-
-def _rows(ledger: Ledger) -> tuple[tuple[str, str, DurationHistogram], ...]:
-    return (
-        ("ttft", "time to first token", ledger.ttft),
-        ("ttft_from_schedule", "… from schedule", ledger.ttft_from_schedule),
-        ("gaps", "gap between token events", ledger.gaps),
-        ("tpot", "time per output token", ledger.tpot),
-        ("e2e", "end to end, from schedule", ledger.e2e),
+    for reason, count in ledger.unsent_reasons.most_common():
+        console.print(f"  {count} × unsent: {reason}", markup=False, highlight=False)
+    for notice in words.notices(result, found):
+        console.print(f"  {notice}", style="yellow", markup=False, highlight=False)
+    style, verdict = ("green", "VALID") if result.health.valid else ("bold red", "INVALID")
+    console.print(
+        f"[{style}]{verdict}[/] {escape(' '.join(words.verdict(result)))}",
+        highlight=False,
     )
 
 
-def _name(p: float) -> str:
-    return f"p{p * 100:g}"
+def shown_rows(found: Figures) -> list[DurationRow]:
+    """Rows that say something: with samples, and not what the row above says already."""
+    rows = [row for row in found.rows if row.histogram.count]
+    ttft = found.row("ttft").histogram
+    hidden = {row.name for row in rows if row.name == "ttfvt" and row.histogram.buckets == ttft.buckets}
+    return [row for row in rows if row.name not in hidden] or [found.row("e2e")]
 
 
-def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1000:.1f}"
-
-
-def _percentile(histogram: DurationHistogram, p: float) -> str:
-    return ("" if histogram.well_founded(p) else "~") + _ms(histogram.percentile(p))
+def _durations(found: Figures) -> Table:
+    table = Table()
+    table.add_column("milliseconds")
+    for heading in ("mean", *map(words.percent_name, PERCENTILES), "max", "samples"):
+        table.add_column(heading, justify="right")
+    for row in shown_rows(found):
+        histogram = row.histogram
+        cells = [words.mark(histogram, p) + words.milliseconds(row.percentile(p)) for p in PERCENTILES]
+        largest = words.milliseconds(histogram.max if histogram.count else None)
+        table.add_row(row.label, words.milliseconds(histogram.mean), *cells, largest, str(histogram.count))
+        if row.lost:
+            infinite = [words.milliseconds(row.percentile_with_lost(p)) for p in PERCENTILES]
+            label = f"  {row.lost} failed or unsent as {words.INFINITE}"
+            table.add_row(label, "", *infinite, words.INFINITE, str(histogram.count + row.lost), style="dim")
+    return table

@@ -1,71 +1,84 @@
-"""What people read: honest about failures, missing usage and thin percentiles."""
+"""What people read at the end of a run: honest about failures, missing usage and thin percentiles."""
 
 from __future__ import annotations
 
 import io
-import json
 
 from rich.console import Console
 
 from loadtest.ledger import Ledger, RequestRecord
 from loadtest.outcomes import Outcome
-from loadtest.report import print_table, result_json
-
-
-def ledger_of(*records: RequestRecord) -> Ledger:
-    ledger = Ledger()
-    for record in records:
-        ledger.schedule()
-        ledger.settle(record)
-    return ledger
+from loadtest.report.table import print_summary
+from loadtest.result import ClientHealth, RunResult
+from tests.loadtest.report.invented import HEALTHY, INVALID
 
 
 def record(outcome: Outcome = Outcome.OK, **changes: object) -> RequestRecord:
-    figures = {"ttft_s": 0.1, "e2e_s": 1.0, "tpot_s": 0.01, "gaps_s": (0.01,) * 9, "output_tokens": 10, "ended_s": 1.0}
-    return RequestRecord("id", 0.0, 0.0, outcome, **{**figures, **changes})  # type: ignore[arg-type]
+    times = {"scheduled_s": 0.0, "sent_s": 0.0, "first_token_s": 0.1, "last_token_s": 1.0, "ended_s": 1.0}
+    answer = {"gaps_s": (0.1,) * 9, "token_events": 10, "output_tokens": 10, "prompt_tokens": 5, "status": 200}
+    return RequestRecord("id", outcome=outcome, **{**times, **answer, **changes})  # type: ignore[arg-type]
 
 
-def printed(ledger: Ledger) -> str:
+def printed(*records: RequestRecord, health: ClientHealth = HEALTHY, **settings: object) -> str:
     out = io.StringIO()
-    print_table(Console(file=out, width=120), ledger)
+    result = RunResult(dict(settings), Ledger.of(records), [], [], health, (0.0, 2.0))
+    print_summary(Console(file=out, width=120), result)
     return out.getvalue()
 
 
 def test_failures_are_listed_by_class_with_a_sample_and_stay_out_of_the_durations() -> None:
-    """A quick failure must not improve a percentile."""
-    failed = record(Outcome.HTTP_STATUS, status=503, detail="HTTP 503: [busy]", e2e_s=0.001)
-    text = printed(ledger_of(record(), failed, failed))
+    """A quick failure must not improve a percentile; beside it stands the one that counts it as infinite."""
+    failed = record(Outcome.HTTP_STATUS, status=503, detail="HTTP 503: [busy]", last_token_s=0.001)
+    text = printed(record(), failed, failed)
 
     assert "scheduled 3 = ok 1 + failed 2 + unsent 0" in text
     assert "2 × http_503: HTTP 503: [busy]" in text
-    assert "1000.0" in text
+    assert [row for row in text.splitlines() if "End to end" in row and "~1000.0" in row]
+    assert [row for row in text.splitlines() if "2 failed or unsent as ∞" in row and "∞" in row.split("│")[3]]
 
 
 def test_thin_percentiles_are_marked() -> None:
-    """One sample says nothing about p99."""
-    assert "~" in printed(ledger_of(record()))
+    """One sample says nothing about p99; a thousand do."""
+    assert "~ fewer than" in printed(record())
+    assert "~" not in printed(*(record() for _ in range(10_000)))
 
 
-def test_missing_usage_is_said() -> None:
-    """Token rates without those requests would be too low in silence."""
-    assert "1 without usage" in printed(ledger_of(record(output_tokens=None)))
+def test_missing_usage_and_cache_hits_are_said() -> None:
+    """Both change what a rate means."""
+    text = printed(record(output_tokens=None, prompt_tokens=None), record(cached_tokens=4))
+
+    assert "1 answers without usage" in text
+    assert "80 % of the prompt tokens came from the server's prefix cache" in text
 
 
-def test_an_empty_run_prints_and_serialises() -> None:
-    """Dashes, not zeros; and a failure share that fails the run."""
-    ledger = Ledger()
-
-    assert "–" in printed(ledger)
-    assert ledger.failure_share() == 1.0
-    json.dumps(result_json(ledger, {}))
+def test_the_verdict_is_the_last_word() -> None:
+    """VALID with the facts, INVALID with the reasons."""
+    assert "\nVALID The load generator kept up: 1,210 events/s" in printed(record())
+    assert "\nINVALID expected a send lag p99" in printed(record(), health=INVALID)
 
 
-def test_the_json_has_rates_summary_counts_and_every_request() -> None:
-    """Enough to score the run again by other definitions."""
-    result = json.loads(json.dumps(result_json(ledger_of(record(), record(Outcome.RESET)), {"users": 1})))
+def test_rates_credit_tokens_by_arrival_within_the_window() -> None:
+    """A stream that began before the end counts with the part that came in time, also when it failed."""
+    half = record(Outcome.TRUNCATED, first_token_s=1.55, last_token_s=2.45, ended_s=2.5, output_tokens=None)
 
-    assert (result["scheduled"], result["ok"], result["failures"]) == (2, 1, {"reset": 1})
-    assert result["rates"]["output_tokens_per_s"] == 10
-    assert [r["outcome"] for r in result["requests"]] == ["ok", "reset"]
-    assert result["requests"][0]["gaps_us"] == [10_000] * 9
-    assert result["histograms"]["gaps"]["count"] == 9
+    assert "0.50 requests/s, 7.50 output tokens/s" in printed(record(), half)
+
+
+def test_bounds_give_attainment_over_all_that_was_due() -> None:
+    """A failed and an unsent request are not good; one that the scenario cancelled is not counted."""
+    ends = (
+        record(),
+        record(Outcome.RESET),
+        record(Outcome.UNSENT),
+        record(Outcome.CANCELLED),
+        record(first_token_s=0.9),
+    )
+    text = printed(*ends, slos={"ttft": 0.5})
+
+    assert "attainment: 25 % of 4 requests within TTFT ≤ 500 ms (0.50 good/s)" in text
+
+
+def test_an_empty_run_prints() -> None:
+    """Dashes, not zeros."""
+    assert "–" in printed()
+    assert "scheduled 0 = ok 0 + failed 0 + unsent 0" in printed()

@@ -1,0 +1,213 @@
+"""
+The figures of a run, pure: percentiles and rates of the steady window, attainment, failures.
+
+Durations are those of requests scheduled within the window. Rates count what happened within it: answers by their end,
+tokens by their arrival, those of requests that failed later included. Percentiles come twice: of successes, and with
+every failed or unsent request as infinitely slow. Requests that the scenario itself cancelled are in neither.
+Attainment = requests that met every bound / all that were due (failed and unsent ones are bad).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from loadtest.histogram import DurationHistogram
+from loadtest.ledger import Ledger, RequestRecord
+from loadtest.outcomes import Outcome
+from loadtest.result import RunResult
+
+PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+_BOUND = re.compile(r"(ttft|ttft_from_schedule|ttfvt|tpot|e2e|service)(?:_p\d+(?:\.\d+)?)?(?:_s)?|(gap|itl)s?(?:_s)?")
+
+
+@dataclass(frozen=True, slots=True)
+class DurationRow:
+    """One kind of duration. `lost` is how many requests count as infinite; None where that has no meaning."""
+
+    name: str
+    label: str
+    meaning: str
+    histogram: DurationHistogram
+    lost: int | None = None
+
+    def percentile(self, p: float) -> float | None:
+        """Of successes."""
+        return self.histogram.percentile(p)
+
+    def percentile_with_lost(self, p: float) -> float | None:
+        """With failed and unsent requests as infinite; None without any request."""
+        lost, count = self.lost or 0, self.histogram.count
+        if not count + lost:
+            return None
+        rank = max(1, math.ceil(p * (count + lost)))
+        # Half a rank lower: the same rank again, whatever the division rounds to.
+        return math.inf if rank > count else self.histogram.percentile((rank - 0.5) / count)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second of the window; requests are successes."""
+
+    seconds: float
+    requests: float
+    output_tokens: float
+    prompt_tokens: float
+    token_events: float
+    mean_in_flight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attainment:
+    """How many of the requests that were due met every bound (seconds by metric)."""
+
+    bounds: Mapping[str, float]
+    good: int
+    due: int
+    good_per_s: float
+    missed: Mapping[str, int]
+    """Successes that missed a bound, by bound; one request may miss several."""
+
+    @property
+    def share(self) -> float | None:
+        """0 to 1; None when nothing was due."""
+        return self.good / self.due if self.due else None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Everything that the table, the tiles and the comparison show."""
+
+    window: tuple[float, float]
+    steady: bool
+    """Whether the figures are those of the window; False: the raw log is missing, they are those of the whole run."""
+    ledger: Ledger
+    """The books of the requests scheduled within the window."""
+    rows: tuple[DurationRow, ...]
+    rates: Rates
+    attainment: Attainment | None
+
+    def row(self, name: str) -> DurationRow:
+        """The row of this name."""
+        return next(row for row in self.rows if row.name == name)
+
+    @property
+    def lost(self) -> int:
+        """Failed and unsent requests of the window."""
+        return self.ledger.failed + self.ledger.unsent
+
+
+def figures(result: RunResult) -> Figures:
+    """The figures of the steady window, or of the whole run where the result came without its raw log."""
+    start, end = result.window
+    records = result.ledger.records
+    if not records and result.ledger.scheduled:
+        ledger = result.ledger
+        return Figures(result.window, False, ledger, _rows(ledger), _whole_rates(ledger), None)
+    ledger = Ledger.of(record for record in records if start <= record.scheduled_s < end)
+    return Figures(
+        result.window, True, ledger, _rows(ledger), _rates(records, start, end), attainment(result, ledger.records)
+    )
+
+
+def bounds(result: RunResult) -> dict[str, float]:
+    """
+    Upper limits for one request, in seconds: `ttft` and `ttft_p95` both limit the TTFT, the strictest wins.
+
+    A percentile of gaps says nothing about a single request; a plain `gap` limits its largest one.
+    """
+    found: dict[str, float] = {}
+    for name, limit in {**result.objectives, **result.settings.get("slos", {})}.items():
+        if match := _BOUND.fullmatch(name):
+            metric = match[1] or match[2]
+            found[metric] = min(limit, found.get(metric, math.inf))
+    return found
+
+
+def attainment(result: RunResult, records: Iterable[RequestRecord]) -> Attainment | None:
+    """How many of these requests met every bound of the run; None without bounds."""
+    limits = bounds(result)
+    if not limits:
+        return None
+    good = due = 0
+    missed = dict.fromkeys(limits, 0)
+    for record in records:
+        if record.outcome is Outcome.CANCELLED:
+            continue
+        due += 1
+        if record.outcome is Outcome.OK:
+            late = [name for name, limit in limits.items() if _value(record, name) > limit]
+            for name in late:
+                missed[name] += 1
+            good += not late
+    seconds = max(result.window[1] - result.window[0], 1e-9)
+    return Attainment(limits, good, due, good / seconds, missed)
+
+
+def _value(record: RequestRecord, metric: str) -> float:
+    """What a bound is compared with; a request without such a figure (an embedding has no TTFT) cannot miss it."""
+    if metric == "gap":
+        return max(record.gaps_s, default=0.0)
+    if metric == "itl":
+        return max(record.itl_s(), default=0.0)
+    value = getattr(record, f"{metric}_s")
+    return 0.0 if value is None else float(value)
+
+
+def _rows(ledger: Ledger) -> tuple[DurationRow, ...]:
+    durations, lost = ledger.durations, ledger.failed + ledger.unsent
+    return (
+        DurationRow("ttft", "Time to first token", "sent → first token-bearing event", durations.ttft, lost),
+        DurationRow(
+            "ttft_from_schedule",
+            "… from schedule",
+            "scheduled moment → first token-bearing event",
+            durations.ttft_from_schedule,
+            lost,
+        ),
+        DurationRow("ttfvt", "… to first visible token", "sent → first event with visible text", durations.ttfvt),
+        DurationRow("gaps", "Gap between token events", "between two token-bearing events", durations.gaps),
+        DurationRow("itl", "Latency per token", "gap / tokens that ended it, per token", durations.itl),
+        DurationRow("tpot", "Time per output token", "(last − first event) / later tokens", durations.tpot),
+        DurationRow("e2e", "End to end, from schedule", "scheduled moment → last token", durations.e2e, lost),
+        DurationRow("service", "Service time", "sent → last token", durations.service),
+    )
+
+
+def _rates(records: Iterable[RequestRecord], start: float, end: float) -> Rates:
+    seconds = max(end - start, 1e-9)
+    ended = prompt = events = 0
+    tokens = busy = 0.0
+    for record in records:
+        if record.sent_s is not None:
+            busy += max(0.0, min(record.ended_s, end) - max(record.sent_s, start))
+        if record.outcome is Outcome.OK and start <= record.ended_s < end:
+            ended += 1
+            prompt += record.prompt_tokens or 0
+        for at, count in arrivals(record):
+            if start <= at < end:
+                tokens += count
+                events += 1
+    return Rates(seconds, ended / seconds, tokens / seconds, prompt / seconds, events / seconds, busy / seconds)
+
+
+def arrivals(record: RequestRecord) -> Iterable[tuple[float, float]]:
+    """(moment, tokens) of what a request received; an answer that is no stream arrives at its end."""
+    if record.token_events:
+        return zip(record.token_times_s(), record.tokens_per_event(), strict=True)
+    return ((record.ended_s, record.output_tokens),) if record.output_tokens else ()
+
+
+def _whole_rates(ledger: Ledger) -> Rates:
+    wall = ledger.wall_s
+    return Rates(
+        wall,
+        ledger.ok / wall,
+        ledger.output_tokens / wall,
+        ledger.prompt_tokens / wall,
+        ledger.token_events / wall,
+        math.nan,
+    )
