@@ -1,6 +1,6 @@
 """
 Composition root of one gateway process (the data plane): `python -m gateway.app --listen-fd N --control-fd N
---metrics-fd N`, started by the supervisor and by nobody else.
+--metrics-fd N --in-flight-fd N`, started by the supervisor and by nobody else.
 
 The process learns everything over its control channel: first its settings, then snapshots of the fleet. It ends when it
 is told to drain, when the channel ends, or on SIGTERM: it stops accepting, finishes what runs within the deadline,
@@ -25,13 +25,14 @@ import httpx
 import uvicorn
 import uvloop
 
+from gateway import __version__
 from gateway.api.application import create_app
 from gateway.api.authentication import KeyAuthenticator
 from gateway.api.server_protocol import GatewayProtocol
 from gateway.clock import SystemClock
 from gateway.config.settings import Model, Settings
 from gateway.errors import ControlUnavailable, GatewayError
-from gateway.fleet import FleetDispatcher, FleetView, SupervisorLink
+from gateway.fleet import BoardRow, FleetDispatcher, FleetView, SupervisorLink
 from gateway.keys import ApiKey, KeysWatch, anonymous_allowed
 from gateway.log import EventLog
 from gateway.messages import Configure
@@ -41,7 +42,6 @@ from gateway.proxy.pool import ConnectionPools
 from gateway.proxy.relay import Relay
 from gateway.routing import Router
 from gateway.types import FleetSnapshot
-from gateway.workers.spec import _stems as worker_name_stems
 
 KEEP_ALIVE_S = 120
 """Longer than the idle time of load balancers and client pools, which would otherwise meet closed connections."""
@@ -89,11 +89,18 @@ class GatewayProcess:
         listener: The inherited listening socket; closed (never shut down) when accepting stops.
         link: The control channel.
         board_fd: The inherited metrics memory.
+        in_flight_fd: The inherited in-flight board.
         log: Where events and request lines go.
     """
 
     def __init__(
-        self, configure: Configure, listener: socket.socket, link: SupervisorLink, board_fd: int, log: EventLog
+        self,
+        configure: Configure,
+        listener: socket.socket,
+        link: SupervisorLink,
+        board_fd: int,
+        in_flight_fd: int,
+        log: EventLog,
     ) -> None:
         settings = Settings.model_validate_json(configure.settings_json)
         clock = SystemClock()
@@ -101,7 +108,8 @@ class GatewayProcess:
         self._listener = listener
         self._link = link
         self._log = log
-        self._board = Board.attach(layout_of(settings), board_fd)
+        self._board = Board.attach(Layout(tuple(settings.models), configure.workers), board_fd)
+        self._row = BoardRow.attach(in_flight_fd, configure.row)
         counters = SlotCounters(
             self._board.layout, self._board.cells, log.request if settings.logging.requests else None
         )
@@ -139,7 +147,7 @@ class GatewayProcess:
                 timeout_keep_alive=KEEP_ALIVE_S,
                 backlog=BACKLOG,
             ),
-            lambda: link.hello(os.getpid()),
+            lambda: link.hello(os.getpid(), __version__),
         )
         self._cut: asyncio.TimerHandle | None = None
         self._informed = asyncio.Event()
@@ -166,6 +174,7 @@ class GatewayProcess:
             for follower in followers:
                 follower.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
+            self._row.close()
             self._board.close()
 
     def _signalled(self) -> None:
@@ -204,11 +213,18 @@ class GatewayProcess:
         """Follow the control channel to its end, which means: drain."""
         try:
             await self._link.run(
-                on_snapshot=self._apply, on_drain=self.drain, on_replaced=self.make_way, loads=self._view.loads
+                on_snapshot=self._apply,
+                on_drain=self.drain,
+                on_replaced=self.make_way,
+                loads=self._view.loads,
+                connections=self._connections,
             )
         except ControlUnavailable as error:
             self._log.event("control_channel_broken", level="error", detail=str(error))
         self.drain(self._settings.drain_timeout_s)
+
+    def _connections(self) -> int:
+        return len(self._server.server_state.connections)
 
     def _keys_changed(self, keys: tuple[ApiKey, ...]) -> None:
         self._authenticator.replace(keys)
@@ -222,16 +238,6 @@ class GatewayProcess:
         if self._view.apply(snapshot):
             self._pools.retain(snapshot.workers)
         self._informed.set()
-
-
-def layout_of(settings: Settings) -> Layout:
-    """The metrics layout, which must be the supervisor's: models and workers in configuration order."""
-    workers = []
-    stems = worker_name_stems(tuple(settings.models))
-    for name, model in settings.models.items():
-        suffixes = [*map(str, range(model.launched)), *(f"static-{index}" for index in range(len(model.workers)))]
-        workers += [(name, f"{stems[name]}-{suffix}") for suffix in suffixes]
-    return Layout(tuple(settings.models), workers)
 
 
 def relay_policy(settings: Settings) -> RelayPolicy:
@@ -275,7 +281,7 @@ def _totals(settings: Settings) -> Callable[[], Awaitable[tuple[bytes, str]]]:
     return fetch
 
 
-async def serve(listen_fd: int, control_fd: int, metrics_fd: int) -> None:
+async def serve(listen_fd: int, control_fd: int, metrics_fd: int, in_flight_fd: int) -> None:
     """
     Be a gateway process on inherited descriptors.
 
@@ -289,7 +295,8 @@ async def serve(listen_fd: int, control_fd: int, metrics_fd: int) -> None:
         sys.stderr.buffer, SystemClock(), settings.logging.format, {"process": "gateway", "slot": configure.slot}
     )
     _adopt_foreign_logs(log)
-    await GatewayProcess(configure, socket.socket(fileno=listen_fd), link, metrics_fd, log).run()
+    listener = socket.socket(fileno=listen_fd)
+    await GatewayProcess(configure, listener, link, metrics_fd, in_flight_fd, log).run()
 
 
 class _EventHandler(logging.Handler):
@@ -324,11 +331,12 @@ def main(argv: Sequence[str]) -> int:
         ("--listen-fd", "listening socket"),
         ("--control-fd", "control channel"),
         ("--metrics-fd", "metrics memory"),
+        ("--in-flight-fd", "in-flight board"),
     ):
         parser.add_argument(name, type=int, required=True, help=f"descriptor of the inherited {meaning}")
     options = parser.parse_args(argv)
     try:
-        uvloop.run(serve(options.listen_fd, options.control_fd, options.metrics_fd))
+        uvloop.run(serve(options.listen_fd, options.control_fd, options.metrics_fd, options.in_flight_fd))
     except GatewayError as error:
         print(f"gateway process: {error}", file=sys.stderr)
         return error.exit_code

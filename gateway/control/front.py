@@ -8,7 +8,6 @@ has said that it listens does the old one stop accepting. So a change of setting
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,10 @@ from gateway.control.gateway_process import (
     SlotEvents,
     SlotPlan,
 )
+from gateway.control.listeners import Listeners
 from gateway.errors import GatewayError
+from gateway.fleet import InFlightBoard
+from gateway.fleet.board import ROWS
 from gateway.log import EventLog
 from gateway.messages import ToSupervisor
 from gateway.metrics import Board
@@ -31,6 +33,13 @@ from gateway.types import FleetSnapshot
 
 REPLACEMENT_S = 60.0
 """A new gateway process that does not listen by then is not going to."""
+SETTLE_S = 2.0
+"""From the last new connection that a socket may get to the end of its handshakes."""
+EMPTY_S = 10.0
+"""A process that has not accepted by then what waits on its socket is not going to."""
+STOP_ACCEPTING_S = 0.5
+"""For processes that were told to leave to stop listening, before their socket is closed under them."""
+LOOK_S = 0.05
 
 
 class ReplacementFailed(GatewayError):
@@ -39,8 +48,9 @@ class ReplacementFailed(GatewayError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPlan:
-    """What gateway processes are started with; see `SlotPlan`."""
+    """How many gateway processes there are, and what they are started with; see `SlotPlan`."""
 
+    processes: int
     argv: Sequence[str]
     settings_json: str
     keys_file: str
@@ -55,18 +65,25 @@ class Front:
 
     Args:
         events: Told with a number that no other process of this front has or had.
+        in_flight: Where all processes count what they have in flight.
         on_broken: A process of a first start never came up.
     """
 
     def __init__(
-        self, events: SlotEvents, clock: Clock, log: EventLog, on_broken: Callable[[GatewayProcessBroken], None]
+        self,
+        events: SlotEvents,
+        in_flight: InFlightBoard,
+        clock: Clock,
+        log: EventLog,
+        on_broken: Callable[[GatewayProcessBroken], None],
     ) -> None:
         self._events = events
+        self._in_flight = in_flight
         self._clock = clock
         self._log = log
         self._on_broken = on_broken
         self._numbers = itertools.count()
-        self._listeners: Sequence[socket.socket] = ()
+        self._listeners = Listeners(())
         self._slots: list[GatewaySlot] = []
         self._leaving: list[GatewaySlot] = []
         self._group: anyio.abc.TaskGroup | None = None
@@ -82,14 +99,20 @@ class Front:
         return self._slots
 
     @property
+    def leaving(self) -> Sequence[GatewaySlot]:
+        """Processes that were replaced and finish their streams."""
+        return self._leaving
+
+    @property
     def serving(self) -> bool:
         """Some process listens."""
         return any(slot.serving for slot in self._slots)
 
-    def open(self, listeners: Sequence[socket.socket], plan: FrontPlan) -> None:
+    def open(self, listeners: Listeners, plan: FrontPlan) -> None:
         """Say which sockets there are and what the processes start with; nothing runs before `run`."""
+        assert len(listeners) == plan.processes, "each process has a socket of its own"
         self._listeners = listeners
-        self._slots = [self._slot(index, plan) for index in range(len(listeners))]
+        self._slots = [self._slot(index, plan) for index in range(plan.processes)]
 
     async def run(self) -> None:
         """Keep the processes running until `drain` or `kill` has ended all of them."""
@@ -107,12 +130,38 @@ class Front:
 
     async def replace(self, plan: FrontPlan) -> None:
         """
-        New processes with other settings, then the old ones finish their streams (`drain_timeout_s` of the plan).
+        New processes, as many as the plan says, then the old ones finish their streams (`drain_timeout_s` of the plan).
 
         Raises ReplacementFailed; the old ones go on as if nothing had been then.
         """
         assert self._group is not None, "there is nothing to replace before `run`"
-        fresh = [self._slot(index, plan) for index in range(len(self._listeners))]
+        if self._running + plan.processes > ROWS:
+            raise ReplacementFailed(
+                f"{self._running} gateway processes run, most of them replaced ones that finish their streams, and "
+                f"there may be {ROWS}; wait until `gateway status` shows fewer, or lower drain_timeout_s"
+            )
+        before = len(self._slots)
+        self._listeners.grow(plan.processes)
+        fresh = [self._slot(index, plan) for index in range(plan.processes)]
+        if why := await self._failure(fresh):
+            for slot in fresh:
+                self._give_up(slot, plan.drain_timeout_s)
+            self._listeners.close_from(before)
+            raise ReplacementFailed(f"gateway processes with the new settings did not come up: {why}")
+        old, self._slots = self._slots, fresh
+        self._leaving += old
+        if plan.processes != before:
+            self._listeners.steer(plan.processes)
+        for slot in old[: plan.processes]:
+            self._replaced(slot, plan.drain_timeout_s)
+        if surplus := old[plan.processes :]:
+            await self._close_sockets(surplus, plan)
+        if self._ending:
+            for slot in fresh:
+                slot.drain(0)
+
+    async def _failure(self, fresh: Sequence[GatewaySlot]) -> str:
+        """Run these until all serve; why they do not, "" when they do."""
         failures: list[GatewayProcessBroken] = []
 
         def broken(error: GatewayProcessBroken) -> None:
@@ -126,19 +175,36 @@ class Front:
         with anyio.move_on_after(REPLACEMENT_S):
             while not failures and not self._ending and not all(slot.serving for slot in fresh):
                 await self._heard.wait()
-        if not all(slot.serving for slot in fresh):
-            for slot in fresh:
-                slot.kill()
-            reason = str(failures[0]) if failures else f"they did not listen within {REPLACEMENT_S:g} s"
-            raise ReplacementFailed(f"gateway processes with the new settings did not come up: {reason}")
-        old, self._slots = self._slots, fresh
-        self._leaving += old
-        for slot in old:
-            slot.drain(plan.drain_timeout_s, replaced=True)
-            self._group.start_soon(self._see_off, slot, plan.drain_timeout_s)
-        if self._ending:
-            for slot in fresh:
-                slot.drain(0)
+        if all(slot.serving for slot in fresh):
+            return ""
+        return str(failures[0]) if failures else f"they did not listen within {REPLACEMENT_S:g} s"
+
+    def _give_up(self, slot: GatewaySlot, deadline_s: float) -> None:
+        """One of a replacement that failed; where others came up, it may have clients already."""
+        if slot.serving and slot.slot < len(self._slots):
+            self._leaving.append(slot)
+            self._replaced(slot, deadline_s)
+        else:
+            slot.kill()
+
+    def _replaced(self, slot: GatewaySlot, deadline_s: float) -> None:
+        """Another process accepts on the same socket, or none will on this one."""
+        assert self._group is not None
+        slot.drain(deadline_s, replaced=True)
+        self._group.start_soon(self._see_off, slot, deadline_s)
+
+    async def _close_sockets(self, surplus: Sequence[GatewaySlot], plan: FrontPlan) -> None:
+        """
+        These processes' sockets go too. They get no new connection any more; what they have is accepted first.
+        """
+        with anyio.move_on_after(EMPTY_S):
+            await anyio.sleep(SETTLE_S)
+            while self._listeners.waiting_from(plan.processes):  # noqa: ASYNC110 nobody tells when a queue is empty
+                await anyio.sleep(LOOK_S)
+        for slot in surplus:
+            self._replaced(slot, plan.drain_timeout_s)
+        await anyio.sleep(STOP_ACCEPTING_S)
+        self._listeners.close_from(plan.processes)
 
     def drain(self, deadline_s: float) -> None:
         """Stop accepting, finish what runs within `deadline_s`; `run` returns then. May be called again, shorter."""
@@ -158,13 +224,14 @@ class Front:
         return GatewaySlot(
             SlotPlan(
                 slot=index,
-                listener=self._listeners[index],
+                listener=self._listeners.of(index),
                 argv=plan.argv,
                 settings_json=plan.settings_json,
                 keys_file=plan.keys_file,
                 workers=plan.workers,
                 drain_timeout_s=plan.drain_timeout_s,
                 new_board=plan.new_board,
+                in_flight=self._in_flight,
             ),
             _Numbered(next(self._numbers), self._events, self._notify),
             self._clock,

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import anyio
@@ -21,9 +22,11 @@ import anyio.abc
 from gateway.clock import Clock
 from gateway.control.channel import Channel, ChannelBroken
 from gateway.errors import GatewayError
+from gateway.fleet import InFlightBoard
 from gateway.log import EventLog
-from gateway.messages import Configure, Drain, Hello, ToSupervisor
+from gateway.messages import Configure, Drain, Hello, LoadReport, ToSupervisor
 from gateway.metrics import Board
+from gateway.metrics.catalogue import IN_FLIGHT
 from gateway.types import FleetSnapshot
 
 BACKOFF_INITIAL_S = 0.1
@@ -39,13 +42,25 @@ class GatewayProcessBroken(GatewayError):
     """No gateway process of this slot has ever come up."""
 
 
+class ProcessState(StrEnum):
+    """What a slot's gateway process is doing."""
+
+    STARTING = "starting"
+    """It exists and does not accept yet; connections wait in its socket's queue."""
+    SERVING = "serving"
+    LEAVING = "leaving"
+    """Replaced, or the gateway stops: it finishes what it has and exits."""
+    BACKOFF = "backoff"
+    """It died; the next one starts after a pause."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
     """
     What does not change between the processes of one slot.
 
-    `argv` is the command without the descriptor options, `workers` are pairs of model and worker name, and
-    `new_board` makes the counters of one process.
+    `argv` is the command without the descriptor options, `workers` are pairs of model and worker name, `new_board`
+    makes the counters of one process, and in `in_flight` each process gets a row of its own.
     """
 
     slot: int
@@ -56,6 +71,7 @@ class SlotPlan:
     workers: tuple[tuple[str, str], ...]
     drain_timeout_s: float
     new_board: Callable[[], Board]
+    in_flight: InFlightBoard
 
 
 class SlotEvents(Protocol):
@@ -94,7 +110,35 @@ class GatewaySlot:
         self._drain = Drain(deadline_s=0.0)
         self._hello = False
         self._ever_hello = False
+        self._counters: Board | None = None
         self.restarts = 0
+        self.since_s = clock.monotonic()
+        """CLOCK_MONOTONIC seconds: when the state last changed."""
+        self.connections = 0
+        """Clients' connections, as of the process's last report (once a second)."""
+        self.release = ""
+        """The version of the process's code, once it has said so."""
+
+    @property
+    def slot(self) -> int:
+        """The slot's number."""
+        return self._plan.slot
+
+    @property
+    def state(self) -> ProcessState:
+        """As of now."""
+        if self._stop.is_set():
+            return ProcessState.LEAVING
+        if self._process is None:
+            return ProcessState.BACKOFF if self.restarts else ProcessState.STARTING
+        return ProcessState.SERVING if self._hello else ProcessState.STARTING
+
+    @property
+    def in_flight(self) -> int:
+        """Requests the process has begun and not ended."""
+        if self._counters is None:
+            return 0
+        return int(sum(self._counters.cells[cell] for cell in self._counters.layout.offsets(IN_FLIGHT).values()))
 
     @property
     def pid(self) -> int | None:
@@ -118,7 +162,7 @@ class GatewaySlot:
 
         `replaced`: another process accepts on the same socket.
         """
-        self._stop.set()
+        self._leave()
         self._drain = Drain(deadline_s=deadline_s, replaced=replaced)
         if self._channel is not None:
             try:
@@ -128,7 +172,7 @@ class GatewaySlot:
 
     def kill(self) -> None:
         """End the process now; no next one follows."""
-        self._stop.set()
+        self._leave()
         self._kill_process()
 
     async def run(self) -> None:
@@ -148,6 +192,7 @@ class GatewaySlot:
                 )
             pause_s = min(BACKOFF_INITIAL_S * 2 ** (failures - 1), BACKOFF_MAX_S)
             self.restarts += 1
+            self.since_s = self._clock.monotonic()
             self._log.event(
                 "gateway_process_died",
                 level="error",
@@ -164,15 +209,18 @@ class GatewaySlot:
         plan = self._plan
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         board = plan.new_board()
+        row = plan.in_flight.open_row()
         self._hello = False
+        self.since_s = self._clock.monotonic()
         try:
-            descriptors = (plan.listener.fileno(), theirs.fileno(), board.fd)
+            descriptors = (plan.listener.fileno(), theirs.fileno(), board.fd, plan.in_flight.fd)
             process = await anyio.open_process(
                 [
                     *plan.argv,
                     *("--listen-fd", str(descriptors[0])),
                     *("--control-fd", str(descriptors[1])),
                     *("--metrics-fd", str(descriptors[2])),
+                    *("--in-flight-fd", str(descriptors[3])),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=None,
@@ -183,16 +231,22 @@ class GatewaySlot:
             )
         except BaseException:
             ours.close()
+            plan.in_flight.zero_row(row)
             self._events.gone(plan.slot, board)
             raise
         finally:
             theirs.close()
         self._process = process
+        self._counters = board
         self._channel = Channel(ours, self._received)
         try:
             self._channel.send(
                 Configure(
-                    settings_json=plan.settings_json, slot=plan.slot, keys_file=plan.keys_file, workers=plan.workers
+                    settings_json=plan.settings_json,
+                    slot=plan.slot,
+                    keys_file=plan.keys_file,
+                    workers=plan.workers,
+                    row=row,
                 )
             )
             if self._newest is not None:
@@ -211,6 +265,10 @@ class GatewaySlot:
                 await process.aclose()
             self._channel = None
             self._process = None
+            self._counters = None
+            self.connections = 0
+            # What it had in flight ended with it. Nobody writes the row any more: the process was waited for.
+            plan.in_flight.zero_row(row)
             self._events.gone(plan.slot, board)
 
     async def _serve_channel(self, channel: Channel) -> None:
@@ -226,9 +284,22 @@ class GatewaySlot:
         self._kill_process()
 
     def _received(self, message: ToSupervisor) -> None:
-        if isinstance(message, Hello):
-            self._hello = self._ever_hello = True
+        match message:
+            case Hello():
+                self._hello = self._ever_hello = True
+                self.release = message.release
+                self.since_s = self._clock.monotonic()
+                self._log.event(
+                    "gateway_process_listening", slot=self._plan.slot, pid=message.pid, release=message.release
+                )
+            case LoadReport():
+                self.connections = message.connections
         self._events.message(self._plan.slot, message)
+
+    def _leave(self) -> None:
+        if not self._stop.is_set():
+            self._stop.set()
+            self.since_s = self._clock.monotonic()
 
     def _kill_process(self) -> None:
         if self._process is not None and self._process.returncode is None:

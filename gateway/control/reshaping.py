@@ -138,6 +138,7 @@ class Reshaping:
         """What gateway processes are started with. Their metrics are of these models and workers, in this order."""
         layout = Layout(tuple(settings.models), [(spec.model, spec.name) for spec in workers])
         return FrontPlan(
+            processes=settings.processes,
             argv=self._plan.gateway_argv,
             settings_json=settings.model_dump_json(),
             keys_file=self._plan.keys_file,

@@ -67,6 +67,14 @@ def listen(host: str, port: int, *, key: str, count: int = 1) -> list[socket.soc
     return opened
 
 
+def listen_beside(bound: socket.socket, *, key: str) -> socket.socket:
+    """One more socket like `bound` on the same address, listening from now on. Raises as `listen`."""
+    beside = _bound(bound.family, bound.getsockname(), key, reuse_port=True)
+    beside.listen(BACKLOG)
+    beside.setblocking(False)
+    return beside
+
+
 def listen_unix(path: str) -> socket.socket:
     """A listening Unix socket only its owner can use. `path` must be free and its directory private (mode 0700)."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -99,9 +107,7 @@ def _resolve(host: str, port: int, key: str) -> tuple[socket.AddressFamily, tupl
     return family, tuple(part for part in address if isinstance(part, str | int))
 
 
-def _bound(
-    family: socket.AddressFamily, address: tuple[str | int, ...], key: str, *, reuse_port: bool
-) -> socket.socket:
+def _bound(family: int, address: tuple[str | int, ...], key: str, *, reuse_port: bool) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         # Without it a restart fails for a minute after connections were closed by us (TIME_WAIT).

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gateway.config.settings import Settings
+from gateway.control.gateway_process import GatewaySlot, ProcessState
 from gateway.control.operations import OperationReport
 from gateway.control.vitals import Vitals
 from gateway.types import WorkerAddress, WorkerState
@@ -53,12 +54,22 @@ class ModelLine(msgspec.Struct, frozen=True):
 
 
 class GatewayProcessLine(msgspec.Struct, frozen=True):
-    """One gateway process slot."""
+    """
+    One gateway process. A slot has one that is not LEAVING, and while replaced ones finish their streams, those too.
+
+    `age_s`: seconds in this state; `connections`: of clients, as of its last report; `in_flight`: requests as of now;
+    `restarts`: after crashes; `release`: of its code, "" before it has said so.
+    """
 
     slot: int
     pid: int | None
     serving: bool
     restarts: int
+    state: ProcessState = ProcessState.SERVING
+    age_s: float = 0.0
+    connections: int = 0
+    in_flight: int = 0
+    release: str = ""
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -133,6 +144,21 @@ def worker_lines(
             kv_usage=looks[status.name].kv_usage,
         )
         for status in statuses
+    )
+
+
+def process_line(process: GatewaySlot, now_s: float) -> GatewayProcessLine:
+    """One gateway process as of now; `now_s` is CLOCK_MONOTONIC."""
+    return GatewayProcessLine(
+        slot=process.slot,
+        pid=process.pid,
+        serving=process.state is ProcessState.SERVING,
+        restarts=process.restarts,
+        state=process.state,
+        age_s=round(max(0.0, now_s - process.since_s), 3),
+        connections=process.connections,
+        in_flight=process.in_flight,
+        release=process.release,
     )
 
 

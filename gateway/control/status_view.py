@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gateway.control.gateway_process import ProcessState
 from gateway.control.progress import elapsed
 from gateway.control.status_report import StatusReport, WorkerLine
 from gateway.types import WorkerState
@@ -28,14 +29,24 @@ _COLOUR = {
 }
 
 
+_PROCESS_COLOUR = {
+    ProcessState.SERVING: "green",
+    ProcessState.STARTING: "yellow",
+    ProcessState.LEAVING: "yellow",
+    ProcessState.BACKOFF: "red",
+}
+
+
 def status_view(report: StatusReport, *, wide: bool = False, columns: int = COLUMNS) -> RenderableType:
     """The whole report: addresses, models, workers, then restarts and failures in full (a table would cut them)."""
+    staying = [one for one in report.gateway_processes if one.state is not ProcessState.LEAVING]
+    slots = {one.slot for one in staying or report.gateway_processes}
     serving = sum(process.serving for process in report.gateway_processes)
     head = Text(
         f"vllm-gateway {report.version}  pid {report.pid}  up {elapsed(report.uptime_s)}"
         f"{'  stopping' if report.draining else ''}\n"
         f"clients {report.public_url}/v1  admin {report.admin_url}  "
-        f"gateway processes {serving} of {len(report.gateway_processes)}\n"
+        f"gateway processes {serving} of {len(slots)}\n"
         + "\n".join(
             f"model {model.name}: {model.ready} of {model.workers} workers ready"
             + (f"  (also {', '.join(model.aliases)})" if model.aliases else "")
@@ -50,7 +61,30 @@ def status_view(report: StatusReport, *, wide: bool = False, columns: int = COLU
     if report.operation.running:
         last = report.operation.lines[-1] if report.operation.lines else "begun"
         notes.append(Text(f"{report.operation.name} under way: {last}", style="yellow"))
-    return Group(head, _table(report, wide=wide, narrow=columns < NARROW), *notes)
+    tables: list[RenderableType] = [_table(report, wide=wide, narrow=columns < NARROW)]
+    if wide or len(report.gateway_processes) > 1:
+        tables += [Text(), _processes(report)]
+    return Group(head, *tables, *notes)
+
+
+def _processes(report: StatusReport) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("PROCESS", min_width=8)
+    table.add_column("STATE", min_width=9)
+    for title in ("AGE", "PID", "CONNS", "REQS", "RESTARTS", "RELEASE"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for process in report.gateway_processes:
+        table.add_row(
+            str(process.slot),
+            f"[{_PROCESS_COLOUR[process.state]}]{process.state}[/]",
+            elapsed(process.age_s),
+            _or_dash(process.pid),
+            str(process.connections),
+            str(process.in_flight),
+            str(process.restarts),
+            escape(process.release) or "-",
+        )
+    return table
 
 
 def _table(report: StatusReport, *, wide: bool, narrow: bool) -> Table:

@@ -27,8 +27,10 @@ import anyio.abc
 
 from gateway import __version__
 from gateway.config.settings import Settings
+from gateway.control.columns import Columns
 from gateway.control.front import Front
 from gateway.control.gateway_process import GatewaySlot, SlotEvents
+from gateway.control.listeners import Listeners
 from gateway.control.instruments import Instruments
 from gateway.control.load_book import Load, LoadBook
 from gateway.control.operations import OperationReport
@@ -39,11 +41,12 @@ from gateway.control.roster import Roster
 from gateway.control.snapshots import build_snapshot
 from gateway.control.sockets import listen, listen_unix, require_public_bind, url
 from gateway.control.state_dir import Endpoint
-from gateway.control.status_report import GatewayProcessLine, StatusReport, model_lines, worker_lines
+from gateway.control.status_report import StatusReport, model_lines, process_line, worker_lines
 from gateway.control.supervisor_plan import SupervisorPlan
 from gateway.control.vitals import Vitals
 from gateway.control.watcher import Addresses
 from gateway.errors import GatewayError, WorkerStartError
+from gateway.fleet import InFlightBoard
 from gateway.keys import count_keys
 from gateway.messages import Hello, LoadReport, ToSupervisor, WorkerFailure
 from gateway.metrics import Board, StartDurations, Totals
@@ -82,7 +85,9 @@ class Supervisor(SlotEvents):
         self._began_s = plan.clock.monotonic()
         self._created = int(plan.clock.unix())
         self._book = LoadBook()
-        self._front = Front(self, plan.clock, plan.log, self._fail)
+        self._in_flight = InFlightBoard.create()
+        self._columns = Columns(self._in_flight)
+        self._front = Front(self, self._in_flight, plan.clock, plan.log, self._fail)
         self._ever_ready: set[str] = set()
         self._states: dict[str, WorkerState] = {}
         self._announced = False
@@ -138,10 +143,7 @@ class Supervisor(SlotEvents):
             admin_url=self._addresses.admin,
             models=model_lines(self.settings, statuses),
             workers=worker_lines(statuses, now_s, lambda name: self.load(name).in_flight, self._vitals),
-            gateway_processes=tuple(
-                GatewayProcessLine(slot=index, pid=slot.pid, serving=slot.serving, restarts=slot.restarts)
-                for index, slot in enumerate(self._front.slots)
-            ),
+            gateway_processes=tuple(process_line(slot, now_s) for slot in (*self._front.slots, *self._front.leaving)),
             operation=self.reshaping.latest,
         )
 
@@ -187,15 +189,16 @@ class Supervisor(SlotEvents):
             allow_anonymous=settings.allow_anonymous,
         )
         with ExitStack() as stack:
-            public = listen(settings.listen.host, settings.listen.port, key="listen", count=settings.processes)
-            for each in public:
-                stack.enter_context(each)
+            stack.callback(self._in_flight.close)
+            opened = listen(settings.listen.host, settings.listen.port, key="listen", count=settings.processes)
+            public = Listeners(opened)
+            stack.callback(public.close)
             (admin,) = listen(settings.admin.host, settings.admin.port, key="admin")
             stack.enter_context(admin)
             path = str(self._plan.runtime_dir / "admin.sock")
             unix = stack.enter_context(listen_unix(path))
             self._addresses = addresses = Addresses(
-                public=url(public[0], settings.listen.host), admin=url(admin, settings.admin.host)
+                public=url(public.of(0), settings.listen.host), admin=url(admin, settings.admin.host)
             )
             self._plan.state.write_endpoint(
                 Endpoint(pid=os.getpid(), socket=path, public_url=addresses.public, admin_url=addresses.admin)
@@ -205,7 +208,7 @@ class Supervisor(SlotEvents):
         if self._fatal is not None:
             raise self._fatal
 
-    async def _run_all(self, public: Sequence[socket.socket], admin: socket.socket, unix: socket.socket) -> None:
+    async def _run_all(self, public: Listeners, admin: socket.socket, unix: socket.socket) -> None:
         self._front.open(public, self.reshaping.front_plan(self.settings, self._plan.specs))
         # So that the first gateway process knows the fleet from its start, as every later one does.
         self._publish()
@@ -300,7 +303,7 @@ class Supervisor(SlotEvents):
     def snapshot(self) -> FleetSnapshot:
         """The fleet as of now, with a version of its own."""
         self._version += 1
-        views = [actor.view for actor in self.actors.values()]
+        views = self._columns.placed(actor.view for actor in self.actors.values())
         return build_snapshot(self._version, self.settings, views, created=self._created, draining=self._draining)
 
     def _judge(self) -> None:
@@ -327,7 +330,6 @@ class Supervisor(SlotEvents):
         """A gateway process said something (see `SlotEvents`)."""
         match message:
             case Hello():
-                self._plan.log.event("gateway_process_listening", slot=slot, pid=message.pid)
                 self._pulse.beat()
             case WorkerFailure():
                 actor = self.actors.get(message.worker)

@@ -93,9 +93,9 @@ class SupervisorLink:
             )
         return message
 
-    def hello(self, pid: int) -> None:
+    def hello(self, pid: int, release: str = "") -> None:
         """This process listens; sent as soon as `run` runs."""
-        self._queue(encode(Hello(pid=pid)))
+        self._queue(encode(Hello(pid=pid, release=release)))
 
     def report_failure(self, failure: WorkerFailure) -> None:
         """Tell of a worker's failure: for each launch at once the first time, then once in `FAILURE_INTERVAL_S`."""
@@ -115,6 +115,7 @@ class SupervisorLink:
         on_drain: Callable[[float], object],
         loads: Callable[[], tuple[WorkerLoad, ...]],
         on_replaced: Callable[[float], object] | None = None,
+        connections: Callable[[], int] = lambda: 0,
     ) -> None:
         """
         Receive and send until the supervisor's end closes, then return.
@@ -124,6 +125,7 @@ class SupervisorLink:
             on_drain: Called with the seconds this process may take to finish; must not block. The line stays up.
             loads: What to report every second.
             on_replaced: As `on_drain`, when another process has taken over; None: `on_drain`.
+            connections: How many clients have one open, for the same report.
 
         Raises:
             ControlUnavailable: The supervisor does not speak the protocol.
@@ -132,7 +134,7 @@ class SupervisorLink:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._send_all)
-                group.start_soon(self._report_all, loads)
+                group.start_soon(self._report_all, loads, connections)
                 try:
                     await self._receive_all(on_snapshot, on_drain, on_replaced or on_drain)
                 except ControlUnavailable as exc:
@@ -167,9 +169,9 @@ class SupervisorLink:
                         fix="stop the supervisor and start it again, so that both run the same release",
                     )
 
-    async def _report_all(self, loads: Callable[[], tuple[WorkerLoad, ...]]) -> None:
+    async def _report_all(self, loads: Callable[[], tuple[WorkerLoad, ...]], connections: Callable[[], int]) -> None:
         while True:
-            self._newest_report = LoadReport(loads=loads())
+            self._newest_report = LoadReport(loads=loads(), connections=connections())
             self._something_to_send.set()
             await anyio.sleep(LOAD_REPORT_INTERVAL_S)
 

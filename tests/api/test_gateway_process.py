@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.app import layout_of
 from gateway.config.settings import Settings
+from gateway.fleet import InFlightBoard
 from gateway.messages import Configure, Drain, Hello, Snapshot, ToGateway, decode_to_supervisor, encode
-from gateway.metrics import Board
+from gateway.metrics import Board, Layout
 from gateway.types import FleetSnapshot, ModelView, WorkerAddress, WorkerState, WorkerView
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
@@ -58,13 +58,16 @@ async def gateway_process(worker: FaultServer, *, drain_timeout_s: float = 20) -
             "logging": {"format": "json"},
         }
     )
-    board = Board.create(layout_of(settings))
+    workers = (("sim", "sim-static-0"),)
+    board = Board.create(Layout(("sim",), workers))
+    in_flight = InFlightBoard.create()
     listener = socket.create_server(("127.0.0.1", 0))
     ours, theirs = socket.socketpair()
-    fds = (listener.fileno(), theirs.fileno(), board.fd)
+    fds = (listener.fileno(), theirs.fileno(), board.fd, in_flight.fd)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway.app"),
-        *("--listen-fd", str(fds[0]), "--control-fd", str(fds[1]), "--metrics-fd", str(fds[2])),
+        *("--listen-fd", str(fds[0]), "--control-fd", str(fds[1])),
+        *("--metrics-fd", str(fds[2]), "--in-flight-fd", str(fds[3])),
         pass_fds=fds,
     )
     theirs.close()
@@ -72,7 +75,15 @@ async def gateway_process(worker: FaultServer, *, drain_timeout_s: float = 20) -
     running = Process(listener.getsockname()[1], process, board, reader, writer)
     listener.close()
     try:
-        running.tell(Configure(settings_json=settings.model_dump_json(), slot=0, keys_file=""))
+        running.tell(
+            Configure(
+                settings_json=settings.model_dump_json(),
+                slot=0,
+                keys_file="",
+                workers=workers,
+                row=in_flight.open_row(),
+            )
+        )
         address = WorkerAddress(host=worker.host, port=worker.port)
         view = WorkerView("sim-static-0", "sim", WorkerState.READY, "1", address, 0.0)
         running.tell(Snapshot(fleet=FleetSnapshot(1, (ModelView("sim", (), 1),), (view,))))
@@ -84,6 +95,7 @@ async def gateway_process(worker: FaultServer, *, drain_timeout_s: float = 20) -
             await process.wait()
         writer.transport.abort()
         board.close()
+        in_flight.close()
 
 
 async def test_it_serves_and_counts() -> None:
@@ -147,7 +159,7 @@ async def test_without_a_supervisor_it_says_so() -> None:
     """Started by hand it explains itself and exits."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway.app"),
-        *("--listen-fd", "0", "--control-fd", "0", "--metrics-fd", "0"),
+        *("--listen-fd", "0", "--control-fd", "0", "--metrics-fd", "0", "--in-flight-fd", "0"),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -98,10 +98,11 @@ async def run(listener: socket.socket, control: socket.socket) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("--listen-fd", "--control-fd", "--metrics-fd"):
+    for name in ("--listen-fd", "--control-fd", "--metrics-fd", "--in-flight-fd"):
         parser.add_argument(name, type=int, required=True)
     given = parser.parse_args()
     os.fstat(given.metrics_fd)
+    os.fstat(given.in_flight_fd)
     asyncio.run(run(socket.socket(fileno=given.listen_fd), socket.socket(fileno=given.control_fd)))
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import anyio
 import httpx
@@ -17,7 +16,9 @@ import pytest
 from gateway.clock import SystemClock
 from gateway.control.front import Front, FrontPlan, ReplacementFailed
 from gateway.control.gateway_process import GatewayProcessBroken
+from gateway.control.listeners import Listeners
 from gateway.control.sockets import listen
+from gateway.fleet import InFlightBoard
 from gateway.log import EventLog
 from gateway.messages import ToSupervisor
 from gateway.metrics import Board, Layout, Totals
@@ -43,18 +44,19 @@ class Ears:
 
 
 class Running:
-    """A front with one socket."""
+    """A front; `pid` asks whichever process the kernel chooses."""
 
-    def __init__(self, front: Front, ears: Ears, listener: socket.socket, totals: Totals) -> None:
+    def __init__(self, front: Front, ears: Ears, listeners: Listeners, totals: Totals) -> None:
         self.front = front
         self.ears = ears
         self.done = anyio.Event()
         self.broken: list[GatewayProcessBroken] = []
         self._totals = totals
-        self._url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        self._url = f"http://127.0.0.1:{listeners.of(0).getsockname()[1]}/"
 
-    def plan(self, mode: str = "m", drain_timeout_s: float = 5) -> FrontPlan:
+    def plan(self, mode: str = "m", drain_timeout_s: float = 5, processes: int = 1) -> FrontPlan:
         return FrontPlan(
+            processes=processes,
             argv=FAKE_GATEWAY,
             settings_json=json.dumps({"models": {mode: {}}}),
             keys_file="",
@@ -70,22 +72,23 @@ class Running:
 
 
 @asynccontextmanager
-async def running(mode: str = "m", drain_timeout_s: float = 5) -> AsyncIterator[Running]:
+async def running(mode: str = "m", drain_timeout_s: float = 5, processes: int = 1) -> AsyncIterator[Running]:
     totals = Totals()
     ears = Ears(totals)
-    (listener,) = listen("127.0.0.1", 0, key="listen")
+    listeners = Listeners(listen("127.0.0.1", 0, key="listen", count=processes))
+    in_flight = InFlightBoard.create()
     clock = SystemClock()
     broken: list[GatewayProcessBroken] = []
-    front = Front(ears, clock, EventLog(lambda line: None, clock), broken.append)
-    run = Running(front, ears, listener, totals)
+    front = Front(ears, in_flight, clock, EventLog(lambda line: None, clock), broken.append)
+    run = Running(front, ears, listeners, totals)
     run.broken = broken
-    front.open([listener], run.plan(mode, drain_timeout_s))
+    front.open(listeners, run.plan(mode, drain_timeout_s, processes=processes))
 
     async def serve() -> None:
         await front.run()
         run.done.set()
 
-    with listener, anyio.fail_after(60):
+    with closing(listeners), closing(in_flight), anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(serve)
             try:

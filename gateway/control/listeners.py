@@ -1,0 +1,108 @@
+"""
+The public sockets of all slots, and how their number changes without a refused or a lost connection.
+
+Sockets of one address share its connections out by a hash, each with a queue of its own. A socket that is opened gets
+connections at once, and one that is closed takes those with it which wait in its queue. So their number changes in
+steps: new connections are steered to some of the sockets (a four-instruction filter in the kernel chooses among the
+first N at random), and what a socket had before is accepted before it is closed.
+
+Without that filter (systems other than Linux) a new socket's connections wait until its process is there, and closing
+one may lose a connection that arrives in the very moment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import select
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gateway.control.sockets import listen_beside
+
+SO_ATTACH_REUSEPORT_CBPF = 51
+"""Linux, missing in Python's `socket`."""
+_LOAD_WORD, _MODULO, _RETURN = 0x20, 0x94, 0x16
+"""Opcodes of classic BPF: BPF_LD|BPF_W|BPF_ABS, BPF_ALU|BPF_MOD|BPF_K, BPF_RET|BPF_A."""
+_RANDOM = 0xFFFFF000 + 56
+"""SKF_AD_OFF + SKF_AD_RANDOM: instead of a byte of the packet, a random number."""
+
+
+class Listeners:
+    """
+    One listening socket for each slot, all on one address. The supervisor owns them; gateway processes inherit them.
+
+    Args:
+        opened: From `sockets.listen`, owned from now on.
+        key: Configuration section, for error messages.
+    """
+
+    def __init__(self, opened: Sequence[socket.socket], *, key: str = "listen") -> None:
+        self._sockets = list(opened)
+        self._key = key
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def of(self, slot: int) -> socket.socket:
+        """The slot's socket."""
+        return self._sockets[slot]
+
+    def grow(self, count: int) -> None:
+        """
+        Have at least `count` sockets. The new ones get no connection before `steer` says so.
+
+        Raises:
+            PortInUse, ConfigurationError: The system refuses; there are as many as before.
+        """
+        before = len(self._sockets)
+        if count <= before:
+            return
+        self.steer(before)
+        try:
+            while len(self._sockets) < count:
+                self._sockets.append(listen_beside(self._sockets[0], key=self._key))
+        except BaseException:
+            self.close_from(before)
+            raise
+
+    def steer(self, count: int) -> bool:
+        """New connections go to the first `count` sockets, evenly. False where the system cannot do that."""
+        if sys.platform != "linux":
+            return False
+        code = b"".join(
+            struct.pack("=HBBI", *instruction)
+            for instruction in ((_LOAD_WORD, 0, 0, _RANDOM), (_MODULO, 0, 0, count), (_RETURN, 0, 0, 0))
+        )
+        buffer = ctypes.create_string_buffer(code, len(code))
+        program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
+        try:
+            self._sockets[0].setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
+        except OSError:
+            return False
+        return True
+
+    def waiting_from(self, slot: int) -> bool:
+        """Whether a connection waits to be accepted on the sockets of this slot and those above."""
+        poll = select.poll()
+        for bound in self._sockets[slot:]:
+            poll.register(bound, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close_from(self, slot: int) -> None:
+        """
+        End listening on the sockets of this slot and those above, whoever else has them open, the last one first: the
+        kernel numbers sockets by their order, and what remains keeps its numbers.
+        """
+        for bound in reversed(self._sockets[slot:]):
+            with suppress(OSError):  # macOS has no such thing for a listening socket
+                bound.shutdown(socket.SHUT_RD)
+            bound.close()
+        del self._sockets[slot:]
+
+    def close(self) -> None:
+        """Close our descriptors; gateway processes that still have theirs go on listening."""
+        for bound in self._sockets:
+            bound.close()
