@@ -9,9 +9,9 @@ every arrival starts one. Nothing here knows time, sockets or threads.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from loadtest.ledger import RequestRecord
 from loadtest.outcomes import Outcome
@@ -28,6 +28,7 @@ class Request:
 
     `api_key` replaces the run's own key. With `cancel_after_events` or `cancel_after_s` (seconds after sending) the
     client closes the connection once the first of them is reached; an answer that ends earlier is an ordinary answer.
+    `after_s` is how long the client thinks before it asks, counted from the answer before: the request is due then.
     """
 
     path: str
@@ -40,6 +41,7 @@ class Request:
     headers: tuple[tuple[str, str], ...] = ()
     cancel_after_events: int | None = None
     cancel_after_s: float | None = None
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,14 @@ class Scenario(Protocol):
 
         The same seed, number, options and context (salt included) give the same bytes, given the same answers.
         """
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A scenario whose sessions have times of their own: arrivals "trace" follow them."""
+
+    def arrival_times(self) -> Sequence[float]:
+        """Seconds from the start of the run, ascending; session `number` starts at entry [number]."""
 
 
 def session_rng(seed: int, process: int, number: int) -> random.Random:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from loadtest.scenarios.base import Context, Defaults, Session
 from loadtest.scenarios.bodies import Ending, chat_request, check_fits, user
 from loadtest.scenarios.lengths import Length, fixed
-from loadtest.scenarios.options import about
+from loadtest.scenarios.options import OUTPUT, OUTPUT_TOKENS, PROMPT_TOKENS, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,9 @@ class Chat:
     defaults: ClassVar[Defaults] = Defaults(users=8)
 
     context: Context
-    prompt_tokens: Length = field(default=fixed(128), metadata=about("length of the prompt, template included"))
-    output_tokens: Length = field(default=fixed(64), metadata=about("length of the answer, or its limit when free"))
-    output: Ending = field(
-        default="fixed", metadata=about("fixed: exactly output_tokens where the target can; free: the model ends it")
-    )
+    prompt_tokens: Length = field(default=fixed(128), metadata=about(PROMPT_TOKENS))
+    output_tokens: Length = field(default=fixed(64), metadata=about(OUTPUT_TOKENS))
+    output: Ending = field(default="fixed", metadata=about(OUTPUT))
 
     def __post_init__(self) -> None:
         check_fits(self.context, self.name, self.prompt_tokens.longest, self.output_tokens.longest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import sys
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,11 @@ from typing import Any, Literal
 from loadtest.scenarios.base import Context, Scenario
 from loadtest.scenarios.lengths import Length
 from loadtest.target import UsageError
+
+# The same words wherever an option means the same.
+PROMPT_TOKENS = "tokens of the prompt, template included"
+OUTPUT_TOKENS = "tokens of the answer"
+OUTPUT = "fixed: exactly output_tokens, where the target can; free: at most, the model ends it"
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -25,9 +31,9 @@ class Option:
     help: str
 
 
-def about(help: str) -> dict[str, str]:
-    """The metadata that makes a dataclass field an option."""
-    return {"help": help}
+def about(help: str, low: float = 0, high: float = float("inf")) -> dict[str, Any]:
+    """The metadata that makes a dataclass field an option; the bounds are for numbers."""
+    return {"help": help, "low": low, "high": high}
 
 
 def options_of(scenario: type[Scenario]) -> tuple[Option, ...]:
@@ -48,7 +54,7 @@ def make(scenario: type[Scenario], context: Context, given: Mapping[str, str]) -
         UsageError: an option it does not take, a value that cannot be read, or lengths that the model has no room for.
     """
     hints = typing.get_type_hints(scenario)
-    known = {field.name: hints[field.name] for field in _option_fields(scenario)}
+    known = {field.name: field for field in _option_fields(scenario)}
     values: dict[str, Any] = {}
     for key, text in given.items():
         name = key.replace("-", "_")
@@ -57,7 +63,7 @@ def make(scenario: type[Scenario], context: Context, given: Mapping[str, str]) -
             meant = f": did you mean {near[0]}?" if near else ""
             raise UsageError(f"expected an option of {scenario.name} ({', '.join(known)}), found {key!r}{meant}")
         try:
-            values[name] = _read(known[name], text)
+            values[name] = _bounded(_read(hints[name], text), known[name].metadata)
         except ValueError as error:
             raise UsageError(f"option {key} of {scenario.name}: {error}") from error
     maker: Any = scenario
@@ -96,15 +102,15 @@ def _read(kind: Any, text: str) -> Any:
             raise ValueError(f"expected a whole number, found {text!r}")
         return int(text)
     if kind is float:
-        return _number(text)
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"expected a number, found {text!r}") from None
     return text
 
 
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"expected a number from 0 up, found {text!r}")
+def _bounded(value: Any, bounds: Mapping[str, Any]) -> Any:
+    if isinstance(value, int | float) and not bounds["low"] <= value <= min(bounds["high"], sys.float_info.max):
+        upper = f" to {bounds['high']:g}" if bounds["high"] < float("inf") else " up"
+        raise ValueError(f"expected a number from {bounds['low']:g}{upper}, found {value:g}")
     return value

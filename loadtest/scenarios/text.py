@@ -28,7 +28,8 @@ class TokenScale:
     target's `/tokenize` says that each is one token, otherwise a mean.
 
     `chat_tokens` is what the chat template adds to one user message, `system_tokens` what it adds more when a system
-    message stands before it, `turn_tokens` what a further assistant and user message add.
+    message stands before it, `turn_tokens` what a further assistant and user message add; `plain_tokens` are
+    the special tokens around a prompt without a template.
     """
 
     words: tuple[str, ...] = WORDS
@@ -36,6 +37,7 @@ class TokenScale:
     chat_tokens: int = 8
     system_tokens: int = 4
     turn_tokens: int = 8
+    plain_tokens: int = 0
     source: ScaleSource = "assumed"
     _paragraphs: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
