@@ -108,13 +108,20 @@ class ChatStream:
         """One piece of reasoning text (field `reasoning` since 0.12)."""
         return self._delta({"reasoning": text}, index, usage)
 
-    def tool_call(self, arguments: str, call: int = 0, name: str | None = None, index: int = 0) -> bytes:
+    def tool_call(
+        self,
+        arguments: str,
+        call: int = 0,
+        name: str | None = None,
+        index: int = 0,
+        usage: Mapping[str, Any] | None = None,
+    ) -> bytes:
         """A piece of a tool call's arguments; `name` makes it the opening piece, with id and type."""
         function: dict[str, Any] = {"arguments": arguments}
         entry: dict[str, Any] = {"index": call, "function": function}
         if name is not None:
             entry = {"id": f"call_{call}", "type": "function", "index": call, "function": {"name": name, **function}}
-        return self._delta({"content": None, "tool_calls": [entry]}, index, None)
+        return self._delta({"content": None, "tool_calls": [entry]}, index, usage)
 
     def finish(
         self, reason: str = "stop", text: str = "", index: int = 0, usage: Mapping[str, Any] | None = None

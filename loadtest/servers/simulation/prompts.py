@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from loadtest.servers.simulation.answers import count_tokens, message_text, render_chat
+from loadtest.servers.simulation.answers import count_tokens, message_text, render_chat, token_ids
 from loadtest.servers.simulation.options import SimulatorOptions
+from loadtest.servers.simulation.tool_calls import called_tool, tools_text
 
 
 class RequestError(Exception):
@@ -33,6 +34,8 @@ class GenerationRequest:
     ignore_eos: bool
     salt: str
     session_key: str | None
+    tool: str | None
+    """The function that the answer must call."""
 
 
 def parse_body(body: bytes, content_type: str) -> dict[str, Any]:
@@ -94,6 +97,7 @@ def read_generation(path: str, value: dict[str, Any], options: SimulatorOptions)
         ignore_eos=bool(value.get("ignore_eos", False)),
         salt=str(value.get("cache_salt") or ""),
         session_key=value.get("request_id"),
+        tool=called_tool(value) if path == "/v1/chat/completions" else None,
     )
 
 
@@ -141,7 +145,9 @@ def _prompt(path: str, value: dict[str, Any]) -> tuple[str, int]:
         raise RequestError(400, "messages must not be empty.", param=field)
     system = value.get("system")
     extra = [{"role": "system", "content": system}] if system else []
-    return render_chat([*extra, *messages])
+    text, tokens = render_chat([*extra, *messages])
+    tools = tools_text(value)
+    return tools + text, tokens + count_tokens(tools)
 
 
 def _completion_prompt(prompt: object) -> tuple[str, int]:
@@ -156,11 +162,12 @@ def _completion_prompt(prompt: object) -> tuple[str, int]:
     raise RequestError(400, text, "Bad Request", "body.prompt")
 
 
-def read_text(value: dict[str, Any]) -> str:
-    """The text of a /tokenize request."""
+def read_token_ids(value: dict[str, Any]) -> list[int]:
+    """The tokens of a /tokenize request; those that the chat template adds have the id 0."""
     if isinstance(value.get("prompt"), str):
-        return str(value["prompt"])
+        return token_ids(str(value["prompt"]))
     messages = value.get("messages")
     if isinstance(messages, list) and all(isinstance(m, dict) for m in messages):
-        return "".join(map(message_text, messages))
+        ids = [id for message in messages for id in token_ids(message_text(message))]
+        return [0] * (render_chat(messages)[1] - len(ids)) + ids
     raise RequestError(400, "1 validation error:\n  {'type': 'missing'}", "Bad Request", "body.prompt")

@@ -129,6 +129,25 @@ class ChatStreamReply(StreamedReply):
         self.exchange.end()
 
 
+@dataclass(slots=True, eq=False)
+class ToolStreamReply(ChatStreamReply):
+    """Streamed chat that calls a function: its name in the first piece, its arguments token by token."""
+
+    tool: str = ""
+
+    def token(self, index: int, text: str, reason: str | None) -> None:
+        """As vLLM does it, the last event of a choice has the reason and nothing else."""
+        stream = frames.ChatStream(self.model, self.id, self.created)
+        first = len(self.texts[index]) == 1
+        usage = self.usage(self.produced[index]) if self.continuous else None
+        if first:
+            self.exchange.send(stream.role(index, self.usage(0) if self.continuous else None))
+        if text:
+            self.exchange.send(stream.tool_call(text, 0, self.tool if first else None, index, usage))
+        if reason is not None:
+            self.exchange.send(stream.finish(called(reason), "", index, usage))
+
+
 class CompletionStreamReply(StreamedReply):
     """Streamed text completion."""
 
@@ -200,6 +219,10 @@ class ChatReply(Reply):
 
     def complete(self) -> None:
         """One body with all choices."""
+        self.exchange.json(200, self.body())
+
+    def body(self) -> dict[str, Any]:
+        """The answer."""
         body = frames.chat_body(
             "",
             model=self.model,
@@ -213,7 +236,24 @@ class ChatReply(Reply):
         for choice, text, reason in zip(body["choices"], self.texts, self.reasons, strict=True):
             choice["message"] = {**choice["message"], "content": "".join(text)}
             choice["finish_reason"] = reason
-        self.exchange.json(200, body)
+        return body
+
+
+@dataclass(slots=True, eq=False)
+class ToolReply(ChatReply):
+    """A whole chat completion that calls a function."""
+
+    tool: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """Calls instead of text."""
+        body = ChatReply.body(self)
+        for choice in body["choices"]:
+            function = {"name": self.tool, "arguments": choice["message"]["content"]}
+            call = {"id": f"call_{choice['index']}", "type": "function", "function": function}
+            choice["message"] = {**choice["message"], "content": None, "tool_calls": [call]}
+            choice["finish_reason"] = called(choice["finish_reason"])
+        return body
 
 
 class CompletionReply(Reply):
@@ -255,6 +295,11 @@ class ResponsesReply(Reply):
         status = "incomplete" if self.first_reason == "length" else "completed"
         stream = ResponsesStream(self.model, self.id, self.created)
         self.exchange.json(200, stream.body("".join(self.texts[0]), status, self.prompt_tokens, self.total))
+
+
+def called(reason: str) -> str:
+    """The finish reason of a choice whose text is a call."""
+    return "tool_calls" if reason == "stop" else reason
 
 
 def anthropic_reason(reason: str) -> str:

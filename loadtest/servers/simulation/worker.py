@@ -11,12 +11,13 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from loadtest.servers import frames
 from loadtest.servers.http1 import Headers
 from loadtest.servers.simulation import exposition
-from loadtest.servers.simulation.answers import Answer, count_tokens, render_chat, token_ids
+from loadtest.servers.simulation.answers import Answer, count_tokens, render_chat
 from loadtest.servers.simulation.engine import BLOCK_TOKENS, Engine, Generation
 from loadtest.servers.simulation.http_server import Exchange
 from loadtest.servers.simulation.options import SimulatorOptions
@@ -25,9 +26,10 @@ from loadtest.servers.simulation.prompts import (
     RequestError,
     parse_body,
     read_generation,
-    read_text,
+    read_token_ids,
 )
-from loadtest.servers.simulation.replies import FORMS, Reply
+from loadtest.servers.simulation.replies import FORMS, Reply, ToolReply, ToolStreamReply
+from loadtest.servers.simulation.tool_calls import Arguments
 
 _TEXT: Headers = (("content-type", "text/plain; charset=utf-8"),)
 _ID_PREFIX = {
@@ -131,7 +133,7 @@ class Worker:
         return parse_body(exchange.request.body, exchange.request.headers.get("content-type", ""))
 
     def _tokenize(self, exchange: Exchange) -> None:
-        tokens = token_ids(read_text(self._body(exchange)))
+        tokens = read_token_ids(self._body(exchange))
         limit = self._options.max_model_len
         exchange.json(200, {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
 
@@ -186,6 +188,8 @@ class Worker:
     def _reply(self, exchange: Exchange, request: GenerationRequest) -> Reply:
         path = exchange.request.path
         whole, streamed = FORMS[path]
+        if request.tool is not None:
+            whole, streamed = partial(ToolReply, tool=request.tool), partial(ToolStreamReply, tool=request.tool)
         form = streamed if request.stream else whole
         given = exchange.request.headers.get("x-request-id") or request.session_key
         return form(
@@ -224,7 +228,7 @@ class Worker:
                 prompt=request.prompt,
                 prompt_tokens=request.prompt_tokens,
                 max_tokens=request.max_tokens,
-                answer=Answer(request.prompt, index),
+                answer=(Answer if request.tool is None else Arguments)(request.prompt, index),
                 sink=sink,
                 failed=failed,
                 ignore_eos=request.ignore_eos,
