@@ -9,7 +9,7 @@ shows could otherwise reach us by DNS rebinding), and the token for everything t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -26,6 +26,7 @@ from gateway.control.operations import Busy, OperationReport
 from gateway.control.reload import ReloadAnswer, ReloadRefused
 from gateway.control.scrape import ScrapeError, Scraper
 from gateway.control.status_report import StatusReport
+from gateway.control.web import CHAT_PATH, History, console_routes
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.keys import is_loopback
 from gateway.metrics import StartDurations, Totals
@@ -80,6 +81,10 @@ class Fleet(Protocol):
         """Begin a rolling restart."""
         ...
 
+    def replace_processes(self) -> OperationReport:
+        """Begin to replace the gateway processes."""
+        ...
+
     def progress_ages(self) -> Mapping[str, float]:
         """By worker with requests in flight: seconds since its last byte."""
         ...
@@ -89,8 +94,14 @@ class UnknownWorker(GatewayError):
     """No worker has this name."""
 
 
-def admin_app(fleet: Fleet, scraper: Scraper) -> FastAPI:
-    """The application, without any check of who calls."""
+def admin_app(fleet: Fleet, scraper: Scraper, history: History, keys_required: Callable[[], bool]) -> FastAPI:
+    """
+    The application, without any check of who calls.
+
+    Args:
+        history: What the console shows.
+        keys_required: Whether clients need an API key at this moment.
+    """
     app = FastAPI(title="vllm-gateway admin", openapi_url=None, docs_url=None, redoc_url=None)
 
     @app.exception_handler(UnknownWorker)
@@ -200,11 +211,19 @@ def admin_app(fleet: Fleet, scraper: Scraper) -> FastAPI:
             return _error(404, "model_not_found", f"no model is called {model!r}; there are: {', '.join(known)}")
         return _json(fleet.restart([model] if model else list(known), min_available), 202)
 
+    @app.post("/processes/replace")
+    async def replace_processes() -> Response:
+        """New gateway processes with the code that is installed now; the old ones finish their streams."""
+        if fleet.draining:
+            return _error(409, "draining", "the gateway is stopping and takes no more commands")
+        return _json(fleet.replace_processes(), 202)
+
     @app.get("/operation")
     async def operation() -> Response:
         """The reload or rolling restart that runs, or the last one that ran."""
         return _json(fleet.report().operation, 200)
 
+    app.include_router(console_routes(fleet.report, history, keys_required))
     return app
 
 
@@ -226,13 +245,13 @@ class TcpGuard:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        refusal = self._refusal(scope["method"], headers)
+        refusal = self._refusal(scope["method"], scope["path"], headers)
         await (refusal or self._app)(scope, receive, send)
 
-    def _refusal(self, method: str, headers: Mapping[bytes, bytes]) -> Response | None:
+    def _refusal(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Response | None:
         if self._check_host and not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
             return _error(421, "wrong_host", "the admin API answers only to 127.0.0.1, [::1] and localhost")
-        if method in ("GET", "HEAD"):
+        if method in ("GET", "HEAD") or path == CHAT_PATH:
             return None
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not secrets.compare_digest(given.strip(), self._token):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 
 import anyio
@@ -21,15 +21,21 @@ class UvicornAdminServer:
     Args:
         tcp_app: What TCP callers reach.
         unix_app: What callers on the owner's Unix socket reach.
+        beside: What the application needs running for as long as it answers.
     """
 
-    def __init__(self, tcp_app: ASGIApp, unix_app: ASGIApp) -> None:
+    def __init__(
+        self, tcp_app: ASGIApp, unix_app: ASGIApp, *beside: Callable[[], Coroutine[object, object, None]]
+    ) -> None:
         self._servers = (_server(tcp_app), _server(unix_app))
+        self._beside = beside
 
     async def serve(self, tcp: socket.socket, unix: socket.socket) -> None:
         """Answer until cancelled."""
         try:
             async with anyio.create_task_group() as group:
+                for task in self._beside:
+                    group.start_soon(task)
                 for server, bound in zip(self._servers, (tcp, unix), strict=True):
                     # uvicorn closes the socket it is given; ours belongs to whoever opened it.
                     group.start_soon(server.serve, [bound.dup()])

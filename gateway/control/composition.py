@@ -37,6 +37,7 @@ from gateway.control.supervisor import Supervisor
 from gateway.control.supervisor_plan import AdminServer, SupervisorPlan
 from gateway.control.vitals import VitalSigns
 from gateway.control.watcher import Watcher
+from gateway.control.web import History
 from gateway.errors import PortInUse
 from gateway.keys import count_keys
 from gateway.log import EventLog
@@ -186,6 +187,7 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         clock,
         tuple(settings.models),
         proxied=not lowered.isdisjoint(PROXY_VARIABLES),
+        remote="ssh_connection" in lowered,
         keys_required=state.keys_file.exists,
         command=terminal.command,
     )
@@ -206,9 +208,10 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
     scraper = Scraper(clock)
 
     def make_admin(supervisor: Supervisor) -> AdminServer:
-        app = admin_app(supervisor, scraper)
+        history = History(supervisor.totals.merged, lambda: tuple(supervisor.settings.models), clock)
+        app = admin_app(supervisor, scraper, history, state.keys_file.exists)
         guarded = TcpGuard(app, bound_host=settings.admin.host, token=state.admin_token())
-        return UvicornAdminServer(guarded, app)
+        return UvicornAdminServer(guarded, app, history.run)
 
     plan = SupervisorPlan(
         settings=settings,

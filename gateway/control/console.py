@@ -41,6 +41,7 @@ class ConsoleWatcher:
     Args:
         models: Public names.
         proxied: A proxy variable is set.
+        remote: We were started over ssh.
         command: How the `gateway` command is called here.
         keys_required: Whether requests need an API key, asked when everything serves.
     """
@@ -52,6 +53,7 @@ class ConsoleWatcher:
         models: Sequence[str],
         *,
         proxied: bool,
+        remote: bool = False,
         keys_required: Callable[[], bool] = lambda: False,
         command: str = "gateway",
     ) -> None:
@@ -59,6 +61,7 @@ class ConsoleWatcher:
         self._clock = clock
         self._models = models
         self._proxied = proxied
+        self._remote = remote
         self._keys_required = keys_required
         self._command = command
         self._addresses: Addresses | None = None
@@ -82,7 +85,14 @@ class ConsoleWatcher:
         if self._addresses is not None:
             keys = self._keys_required()
             self._print(
-                serving_block(self._addresses, self._models, proxied=self._proxied, keys=keys, command=self._command)
+                serving_block(
+                    self._addresses,
+                    self._models,
+                    proxied=self._proxied,
+                    keys=keys,
+                    command=self._command,
+                    remote=self._remote,
+                )
             )
 
     def said(self, line: str) -> None:

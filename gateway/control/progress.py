@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from gateway.control.watcher import Addresses
 from gateway.types import WorkerState
@@ -76,7 +77,13 @@ def elapsed(seconds: float) -> str:
 
 
 def serving_block(
-    addresses: Addresses, models: Sequence[str], *, proxied: bool, keys: bool = False, command: str = "gateway"
+    addresses: Addresses,
+    models: Sequence[str],
+    *,
+    proxied: bool,
+    keys: bool = False,
+    command: str = "gateway",
+    remote: bool = False,
 ) -> str:
     """
     What to do with a gateway that serves: addresses, and lines to copy.
@@ -86,6 +93,7 @@ def serving_block(
         proxied: A proxy variable is set, so clients would ask the proxy for our loopback address.
         keys: An API key is required; the lines take it from a variable.
         command: How the `gateway` command is called here.
+        remote: The person sits at another machine and reached this one by ssh.
     """
     key_header = ' -H "Authorization: Bearer $KEY"' if keys else ""
     python_key = 'os.environ["KEY"]' if keys else '"unused"'
@@ -95,6 +103,8 @@ def serving_block(
         f"Serving {', '.join(models)}",
         "",
         f"  URL      {addresses.public}/v1",
+        f"  console  {addresses.admin}/console",
+        *([f"           from your own machine: {_tunnel(addresses.admin)}, then the same address"] if remote else []),
         f"  metrics  {addresses.admin}/metrics",
         f"  status   {command} status",
         "  stop     Ctrl-C",
@@ -119,3 +129,9 @@ def serving_block(
         "",
     ]
     return "\n".join(lines)
+
+
+def _tunnel(admin_url: str) -> str:
+    """The command that brings the admin port to the machine one sits at."""
+    port = urlsplit(admin_url).port
+    return f"ssh -L {port}:127.0.0.1:{port} USER@HOST"

@@ -21,6 +21,7 @@ from gateway.control.reload import ReloadAnswer
 from gateway.control.scrape import Scraper
 from gateway.control.sockets import listen, listen_unix
 from gateway.control.status_report import StatusReport, model_lines, worker_lines
+from gateway.control.web import History
 from gateway.errors import ConfigurationError
 from gateway.metrics import Layout, StartDurations, Totals
 from gateway.types import WorkerAddress, WorkerState
@@ -54,6 +55,11 @@ class FakeFleet:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    def replace_processes(self) -> OperationReport:
+        if self.asked:
+            raise Busy("a reload is under way")
+        return OperationReport(number=1, name="replacement of the gateway processes", running=True)
 
     def restart(self, models: Collection[str], minimum: int | None) -> OperationReport:
         if self.asked:
@@ -98,7 +104,8 @@ async def served(tmp_path: Path, *, bound_host: str = "127.0.0.1") -> AsyncItera
     """The admin API on a free port and on a Unix socket. (As a context of the test itself: cancel scopes do not span
     fixtures.)"""
     fleet = FakeFleet()
-    app = admin_app(fleet, Scraper(SystemClock()))
+    history = History(fleet.totals.merged, lambda: ["m"], SystemClock())
+    app = admin_app(fleet, Scraper(SystemClock()), history, lambda: False)
     server = UvicornAdminServer(TcpGuard(app, bound_host=bound_host, token=TOKEN), app)
     (tcp,) = listen("127.0.0.1", 0, key="admin")
     path = str(tmp_path / "a.sock")
@@ -287,7 +294,9 @@ async def test_discovery_points_prometheus_at_this_server(tmp_path: Path) -> Non
         targets = (await doors.tcp.get("/discovery")).json()
 
     assert [[f"127.0.0.1:{doors.port}"]] * 2 == [target["targets"] for target in targets]
-    assert {"__metrics_path__": "/workers/m-0/metrics", "instance": "m-0", "worker": "m-0", "model": "m"} == targets[0]["labels"]
+    assert {"__metrics_path__": "/workers/m-0/metrics", "instance": "m-0", "worker": "m-0", "model": "m"} == targets[0][
+        "labels"
+    ]
 
 
 async def test_a_reload_answers_the_difference_and_whether_it_is_applied(tmp_path: Path) -> None:

@@ -168,3 +168,14 @@ async def test_a_terminal_shows_one_row_per_worker_and_then_lines() -> None:
     assert "m-0" in later
     assert "unhealthy: no answer" in later
     assert console.file.getvalue().count("\x1b[?25l") == console.file.getvalue().count("\x1b[?25h"), "cursor given back"
+
+
+def test_who_came_by_ssh_is_told_how_to_see_the_console() -> None:
+    """The line to copy names the admin port; who sits at the machine gets the address alone."""
+    far = serving_block(ADDRESSES, ["m"], proxied=False, remote=True)
+    near = serving_block(ADDRESSES, ["m"], proxied=False)
+
+    assert f"console  {ADDRESSES.admin}/console" in near
+    assert "ssh" not in near
+    port = ADDRESSES.admin.rpartition(":")[2]
+    assert f"ssh -L {port}:127.0.0.1:{port} USER@HOST" in far

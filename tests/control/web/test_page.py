@@ -1,0 +1,97 @@
+"""The console in a real browser, over the demo's simulated workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.control.web.browser import chromium, overflow, page_of, unreadable
+from tests.e2e.served import Served
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+DEMO = Path(__file__).parents[3] / "deploy/examples/demo.yaml"
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A gateway with traffic behind it, one failure included."""
+    with Served(["-c", str(DEMO)], tmp_path_factory.mktemp("state")) as served:
+        served.wait_ready(within_s=60)
+        for _ in range(3):
+            served.http.post(f"{served.base}/v1/chat/completions", json=question(stream=True)).raise_for_status()
+        served.http.post(f"{served.base}/v1/chat/completions", json={"model": "demo", "messages": "none"})
+        yield served
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+def question(*, stream: bool) -> dict[str, object]:
+    return {"model": "demo", "messages": [{"role": "user", "content": "Say something"}], "stream": stream}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_is_readable_and_clean(
+    demo: Served, browser: Browser, width: int, scheme: str, tmp_path: Path
+) -> None:
+    """No error, nothing wider than the window, no text too small or too pale; figures, workers and charts are there."""
+    with page_of(browser, width=width, scheme=scheme) as (page, wrong):
+        page.goto(f"{demo.admin}/")
+        expect(page.locator(".worker.good")).to_have_count(2, timeout=PATIENCE_MS)
+        expect(page.locator(".tile")).to_have_count(8)
+        expect(page.locator("#health")).to_have_text("serving")
+        expect(page.locator(".chart svg")).to_have_count(4)
+        expect(page.locator("#tunnel")).to_contain_text(f"ssh -L {demo.admin_port}:127.0.0.1:{demo.admin_port}")
+        page.screenshot(path=str(tmp_path / "console.png"), full_page=True)
+
+        assert [] == unreadable(page)
+        assert 0 == overflow(page)
+        assert [] == wrong
+
+
+def test_the_chat_box_streams_an_answer_and_says_how_fast_it_was(demo: Served, browser: Browser) -> None:
+    """The request is the gateway's own traffic: it shows in the figures. A failure is shown in words."""
+    with page_of(browser, width=1280) as (page, wrong):
+        page.goto(f"{demo.admin}/console")
+        expect(page.locator("#model")).to_have_value("demo", timeout=PATIENCE_MS)
+        page.fill("#question", "What is the capital of France?")
+        page.keyboard.press("Enter")
+        expect(page.locator(".said.model")).to_contain_text("Paris", timeout=PATIENCE_MS)
+        expect(page.locator("#timing")).to_contain_text("first token after", timeout=PATIENCE_MS)
+        assert [] == wrong
+        assert [] == unreadable(page)
+
+        page.route("**/console/chat", lambda route: route.fulfill(status=503, json={"error": {"message": "no room"}}))
+        page.fill("#question", "Again")
+        page.click("#send")
+        expect(page.locator(".said.error")).to_have_text("no room", timeout=PATIENCE_MS)
+        assert [] == unreadable(page)
+
+
+def test_a_worker_that_is_killed_shows_its_failure_and_a_gateway_that_is_gone_is_said_so(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """State and words follow what happens; after the end the page says that it is old."""
+    with Served(["-c", str(DEMO)], tmp_path / "state") as served, page_of(browser, width=390) as (page, _):
+        served.wait_ready(within_s=60)
+        page.goto(f"{served.admin}/console")
+        expect(page.locator(".worker.good")).not_to_have_count(0, timeout=PATIENCE_MS)
+        expect(page.locator("#failures")).to_contain_text("None in the last ten minutes")
+        pid = served.status()["workers"][0]["pid"]
+        next(each for each in served.family() if each.pid == pid).kill()
+        expect(page.locator("#failures")).to_contain_text(served.status()["workers"][0]["name"], timeout=PATIENCE_MS)
+        served.process.terminate()
+        served.process.wait(30)
+        expect(page.locator("#offline")).to_contain_text("does not answer", timeout=PATIENCE_MS)
+
+        assert [] == unreadable(page)
+        assert 0 == overflow(page)
