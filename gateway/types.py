@@ -203,6 +203,17 @@ class ExchangeRecord:
     stages: dict[Stage, float] = field(default_factory=dict)
     error_code: str = ""
     detail: str = ""
+    body_s: float | None = None
+    """From the first byte of the request to the last."""
+    first_byte_s: float | None = None
+    """From the request's handing over to the last worker to the first byte of its answer's body."""
+    token_events: int = 0
+    """Token-bearing events of the stream; the first and the last one are `tokens_s` apart."""
+    tokens_s: float = 0.0
+    output_tokens_estimated: bool = False
+    """No usage came: `output_tokens` are the token-bearing events, which is the least it can have been."""
+    body: bytes = b""
+    """The beginning of the request's body, only where the configuration wants prompts in the log."""
     rejection: str = ""
     """With outcome REJECTED: the `RejectionReason`, where the error's code is another word."""
 

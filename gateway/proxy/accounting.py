@@ -23,6 +23,8 @@ def complete_record(exchange: Exchange) -> None:
     if attempt is None or attempt.answer is None:
         return
     answer = attempt.answer
+    if answer.first_byte_at is not None:
+        record.first_byte_s = answer.first_byte_at - attempt.sent_at
     record.bytes_out += answer.direct_bytes
     if exchange.committed_at and answer.first_byte_at is not None and exchange.phase is Phase.STREAMING:
         record.stages[Stage.RELAY] = max(0.0, exchange.streaming_at - answer.first_byte_at)
@@ -40,11 +42,15 @@ def complete_record(exchange: Exchange) -> None:
     record.prompt_tokens = observer.prompt_tokens
     record.cached_tokens = observer.cached_tokens
     record.output_tokens = observer.output_tokens
+    first = answer.first_token_at
+    if first is not None:
+        record.token_events = answer.tokens
+        record.tokens_s = answer.last_token_at - first
     if record.output_tokens is None and answer.tokens:
         # The client left, or the worker told no usage: at least so many were relayed.
         record.output_tokens = answer.tokens
-    first = answer.first_token_at
+        record.output_tokens_estimated = True
     if first is not None and exchange.phase is Phase.STREAMING:
         record.ttft_s = max(first, exchange.streaming_at) - exchange.body_done_at
-        if record.output_tokens is not None and record.output_tokens > 1:
-            record.tpot_s = (answer.last_token_at - first) / (record.output_tokens - 1)
+        if record.output_tokens is not None and record.output_tokens > 1 and not record.output_tokens_estimated:
+            record.tpot_s = record.tokens_s / (record.output_tokens - 1)

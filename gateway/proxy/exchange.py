@@ -100,7 +100,9 @@ class Exchange(Waiting):
                 body = await self.client.read_body(
                     relay.policy.max_body_bytes, relay.policy.body_stall_s, relay.policy.body_total_s
                 )
-                view = self._parse(await self._decoded(body))
+                body = await self._decoded(body)
+                record.body = body[: relay.policy.logged_body_bytes]
+                view = self._parse(body)
                 await self._breathe(body)
                 del body
                 relay.recorder.started(record.model)
@@ -142,6 +144,7 @@ class Exchange(Waiting):
         """The body without its content coding, decoded beside the event loop: what comes out may be large."""
         self.body_done_at = time.monotonic()
         self.record.bytes_in = len(body)
+        self.record.body_s = self.body_done_at - self.record.started_at_s
         await self._breathe(body)
         for name, value in self.client.scope["headers"]:
             if name == b"content-encoding":
