@@ -223,7 +223,7 @@ def admin_app(fleet: Fleet, scraper: Scraper, history: History, keys_required: C
         """The reload or rolling restart that runs, or the last one that ran."""
         return _json(fleet.report().operation, 200)
 
-    app.include_router(console_routes(fleet.report, history, keys_required))
+    app.include_router(console_routes(fleet.report, history, lambda: fleet.instruments.gpus, keys_required))
     return app
 
 

@@ -36,6 +36,11 @@ class Instruments:
         self._gpus = gpus
         self._costs = CostMeter(clock, lambda name: price_per_hour(models().get(name)))
 
+    @property
+    def gpus(self) -> Sequence[GpuSensors]:
+        """The last reading of each GPU; none where there are none, or the driver does not answer."""
+        return self._gpus.readings if self._gpus is not None else ()
+
     def changed(self, status: WorkerStatus) -> None:
         """A worker's status is new."""
         occupied = status.state in _RUNS_ELSEWHERE if status.static else status.pid is not None
@@ -44,8 +49,7 @@ class Instruments:
     def values(self, workers: Sequence[WorkerStatus]) -> Values:
         """The series as of now."""
         holders = [worker for worker in workers if worker.pid is not None]
-        readings = self._gpus.readings if self._gpus is not None else ()
-        return self._costs.values() | gpu_values(readings, holders)
+        return self._costs.values() | gpu_values(self.gpus, holders)
 
 
 def price_per_hour(model: Model | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.control.status_report import StatusReport
 from gateway.control.web.history import EVERY_S, Failures, History, Sample
+from gateway.workers.nvml import GpuSensors
 
 CHAT_PATH = "/console/chat"
 """The one POST without the admin token: it can do nothing that the public endpoint does not let its caller do."""
@@ -38,11 +39,15 @@ class ConsoleData(msgspec.Struct, frozen=True):
     every_s: float
     keys_required: bool
     samples: list[Sample]
+    gpus: Sequence[GpuSensors]
     failures: list[Failures]
 
 
 def console_routes(
-    report: Callable[[], StatusReport], history: History, keys_required: Callable[[], bool]
+    report: Callable[[], StatusReport],
+    history: History,
+    gpus: Callable[[], Sequence[GpuSensors]],
+    keys_required: Callable[[], bool],
 ) -> APIRouter:
     """The routes; see `ConsoleData` for what they show."""
     routes = APIRouter()
@@ -60,7 +65,7 @@ def console_routes(
     async def data(since: float = 0.0) -> Response:
         """Report and samples; only those taken after `since` (seconds since 1970), to keep a refresh small."""
         samples = [sample for sample in history.samples if sample.at_unix_s > since]
-        found = ConsoleData(report(), EVERY_S, keys_required(), samples, history.failures())
+        found = ConsoleData(report(), EVERY_S, keys_required(), samples, gpus(), history.failures())
         return Response(msgspec.json.encode(found), media_type="application/json", headers=_HEADERS)
 
     @routes.get("/console/{name}")

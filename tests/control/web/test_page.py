@@ -58,6 +58,28 @@ def test_the_page_is_readable_and_clean(
         assert [] == wrong
 
 
+def test_gpus_show_their_memory(demo: Served, browser: Browser) -> None:
+    """As the driver tells it; what a GPU does not tell is left out. Without GPUs there is no such part."""
+    data = demo.http.get(f"{demo.admin}/console/data").json()
+    silent = {"utilization": None, "temperature_c": None, "power_w": None}
+    data["gpus"] = [
+        {"index": 0, "uuid": "GPU-0", "name": "NVIDIA H200", "total_bytes": 141 << 30, "used_bytes": 120 << 30}
+        | {"utilization": 0.93, "temperature_c": 61.0, "power_w": 640.0},
+        {"index": 1, "uuid": "GPU-1", "name": "slice", "total_bytes": 18 << 30, "used_bytes": 9 << 30} | silent,
+    ]
+    with page_of(browser, width=390) as (page, wrong):
+        page.goto(f"{demo.admin}/console")
+        expect(page.locator(".worker.good")).to_have_count(2, timeout=PATIENCE_MS)
+        expect(page.locator("#gpu-section")).to_be_hidden()
+        page.route("**/console/data*", lambda route: route.fulfill(json=data))
+        expect(page.locator("#gpus")).to_contain_text("120 of 141 GiB", timeout=PATIENCE_MS)
+        expect(page.locator("#gpus")).to_contain_text("93 % busy")
+        expect(page.locator("#gpus .worker").nth(1)).to_have_text("GPU 1slice9 of 18 GiB")
+        assert [] == unreadable(page)
+        assert 0 == overflow(page)
+        assert [] == wrong
+
+
 def test_the_chat_box_streams_an_answer_and_says_how_fast_it_was(demo: Served, browser: Browser) -> None:
     """The request is the gateway's own traffic: it shows in the figures. A failure is shown in words."""
     with page_of(browser, width=1280) as (page, wrong):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ from gateway.clock import SystemClock
 from gateway.control.admin import TcpGuard
 from gateway.control.status_report import StatusReport
 from gateway.control.web import CHAT_PATH, History, console_routes
+from gateway.workers.nvml import GpuSensors
 
 pytestmark = pytest.mark.anyio
 OURS = {"x-console": "1", "content-type": "application/json"}
@@ -32,14 +33,16 @@ class Console:
 
 
 @asynccontextmanager
-async def console(answer: bytes = b"", *, hold: bool = False, keys: bool = False) -> AsyncIterator[Console]:
+async def console(
+    answer: bytes = b"", *, hold: bool = False, keys: bool = False, gpus: Sequence[GpuSensors] = ()
+) -> AsyncIterator[Console]:
     """A public endpoint that gives `answer` and closes, or `hold`s the connection until its client has left."""
     public = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = public.extra(anyio.abc.SocketAttribute.local_port)
     report = StatusReport(1, "0", 1.0, False, f"http://127.0.0.1:{port}", "http://127.0.0.1:2", (), (), ())
     history = History(dict, lambda: ["m"], SystemClock())
     app = FastAPI()
-    app.include_router(console_routes(lambda: report, history, lambda: keys))
+    app.include_router(console_routes(lambda: report, history, lambda: gpus, lambda: keys))
     guarded = TcpGuard(app, bound_host="127.0.0.1", token="secret")
     transport = httpx.ASGITransport(guarded)
     async with (
@@ -96,6 +99,14 @@ async def test_a_refresh_gets_only_what_is_new() -> None:
     assert [] == again["samples"]
     assert first["keys_required"] is True
     assert first["report"]["version"] == "0"
+
+
+async def test_gpus_are_in_the_data_as_they_were_read() -> None:
+    """What a GPU does not tell is null, not zero."""
+    async with console(gpus=[GpuSensors(0, "GPU-0", "NVIDIA H200", 80, 20, utilization=0.5)]) as made:
+        (gpu,) = (await made.http.get("/console/data")).json()["gpus"]
+
+    assert (80, 20, 0.5, None) == (gpu["total_bytes"], gpu["used_bytes"], gpu["utilization"], gpu["power_w"])
 
 
 async def test_a_chat_request_reaches_the_public_endpoint_with_the_persons_own_key() -> None:
@@ -176,7 +187,7 @@ async def test_a_public_endpoint_that_is_away_is_said_so() -> None:
     """502 in words, not a trace."""
     report = StatusReport(1, "0", 1.0, False, "http://127.0.0.1:9", "http://127.0.0.1:2", (), (), ())
     app = FastAPI()
-    app.include_router(console_routes(lambda: report, History(dict, list, SystemClock()), lambda: False))
+    app.include_router(console_routes(lambda: report, History(dict, list, SystemClock()), list, lambda: False))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8001") as http:
         answer = await http.post(CHAT_PATH, content=b"{}", headers=OURS)
 

@@ -126,15 +126,7 @@ function bar(share) {
   return element("div", "bar", fill);
 }
 
-function gpuFacts(worker, gpus) {
-  return worker.gpus.map((index) => {
-    const gpu = gpus.find((each) => each.index === index);
-    if (!gpu) return `GPU ${index}`;
-    return `GPU ${index}: ${number(gpu.memory_used_bytes / 2 ** 30)} of ${number(gpu.memory_total_bytes / 2 ** 30)} GiB`;
-  });
-}
-
-function drawWorker(worker, gpus) {
+function drawWorker(worker) {
   const state = worker.state.toUpperCase();
   const facts = [
     worker.model,
@@ -145,7 +137,7 @@ function drawWorker(worker, gpus) {
     worker.restarts ? `${worker.restarts} restarts` : null,
     worker.pid === null ? (worker.static ? "started by somebody else" : null) : `pid ${worker.pid}`,
     worker.engine_version ? `vLLM ${worker.engine_version}` : null,
-    ...gpuFacts(worker, gpus),
+    worker.gpus.length ? `GPU ${worker.gpus.join(", ")}` : null,
   ].filter((fact) => fact !== null);
   const doing = worker.phase && !GOOD.has(state) ? element("p", "small", worker.phase) : null;
   return element("div", `worker ${tone(state)}`,
@@ -155,6 +147,23 @@ function drawWorker(worker, gpus) {
     worker.progress !== null && !GOOD.has(state) ? bar(worker.progress) : null,
     worker.kv_usage !== null && GOOD.has(state) ? bar(worker.kv_usage) : null,
   );
+}
+
+function gibibytes(bytes) {
+  return number(bytes / 2 ** 30);
+}
+
+function drawGpus(gpus) {
+  $("gpu-section").hidden = !gpus.length;
+  $("gpus").replaceChildren(...gpus.map((gpu) => element("div", "worker good",
+    element("div", "top", element("span", "", `GPU ${gpu.index}`), element("span", "small muted", gpu.name)),
+    element("div", "facts", ...[
+      `${gibibytes(gpu.used_bytes)} of ${gibibytes(gpu.total_bytes)} GiB`,
+      gpu.utilization === null ? null : `${Math.round(gpu.utilization * 100)} % busy`,
+      gpu.temperature_c === null ? null : `${number(gpu.temperature_c)} °C`,
+      gpu.power_w === null ? null : `${number(gpu.power_w)} W`,
+    ].filter((fact) => fact !== null).map((fact) => element("span", "", fact))),
+    bar(gpu.used_bytes / gpu.total_bytes))));
 }
 
 function drawFailures(report, failures) {
@@ -205,9 +214,10 @@ function draw(data) {
   offerModels(report);
   drawTiles();
   drawCharts();
-  $("workers").replaceChildren(...report.workers.map((worker) => drawWorker(worker, data.gpus ?? [])));
+  $("workers").replaceChildren(...report.workers.map(drawWorker));
   drawFailures(report, data.failures);
   drawProcesses(report);
+  drawGpus(data.gpus);
 }
 
 async function refresh() {
