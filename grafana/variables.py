@@ -25,18 +25,8 @@ WORKER = Variable(
 )
 
 ENGINE_JOB = Variable("job", "Job", ENGINE_PRESENT, "Scrape job of the workers' own metrics.")
-ENGINE_INSTANCE = Variable(
-    "instance", "Gateway", f'{ENGINE_PRESENT}{{job=~"$job"}}', "Admin port through which the workers are scraped."
-)
-ENGINE_MODEL = Variable(
-    "model", "Model", f'{ENGINE_PRESENT}{{job=~"$job", instance=~"$instance"}}', "Configured model name."
-)
-ENGINE_WORKER = Variable(
-    "worker",
-    "Worker",
-    f'{ENGINE_PRESENT}{{job=~"$job", instance=~"$instance", model=~"$model"}}',
-    "Name of a worker.",
-)
+ENGINE_MODEL = Variable("model", "Model", f'{ENGINE_PRESENT}{{job=~"$job"}}', "Configured model name.")
+ENGINE_WORKER = Variable("worker", "Worker", f'{ENGINE_PRESENT}{{job=~"$job", model=~"$model"}}', "Name of a worker.")
 
 TTFT_TARGET = Choice(
     "ttft_target",
@@ -55,7 +45,8 @@ SITE = Scope('job=~"$job", instance=~"$instance"')
 """Everything of the chosen gateways."""
 GATEWAY = Scope('job=~"$job", instance=~"$instance", model=~"$model"')
 WORKERS = Scope('job=~"$job", instance=~"$instance", model=~"$model", worker=~"$worker"')
-"""Also the engines' own metrics: they carry the same labels, from service discovery."""
+ENGINES = Scope('job=~"$job", model=~"$model", worker=~"$worker"')
+"""The engines' own metrics: discovery gives them our names of model and worker, and the worker as their instance."""
 
 RESTARTS = Marker(
     "Worker restarts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.page import Page
-from grafana.pages import engines, loadtest, overview, routing, workers
+from grafana.pages import engines, gpu, loadtest, overview, routing, workers
 
-PAGES: tuple[Page, ...] = (overview.PAGE, routing.PAGE, workers.PAGE, engines.PAGE, loadtest.PAGE)
+PAGES: tuple[Page, ...] = (overview.PAGE, routing.PAGE, workers.PAGE, engines.PAGE, gpu.PAGE, loadtest.PAGE)
 """In the order in which they are read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.page import Page, Section
 from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile
 from grafana.promql import ratio
-from grafana.variables import ENGINE_INSTANCE, ENGINE_JOB, ENGINE_MODEL, ENGINE_WORKER, WORKERS
+from grafana.variables import ENGINE_JOB, ENGINE_MODEL, ENGINE_WORKER, ENGINES
 
 TTFT = "vllm:time_to_first_token_seconds"
 ITL = "vllm:inter_token_latency_seconds"
@@ -26,42 +26,42 @@ KV_JUDGED = Judged(warn=0.85, bad=0.95)
 
 def _percentiles(histogram: str) -> list[Query]:
     return [
-        Query(WORKERS.quantile(0.5, histogram), "p50"),
-        Query(WORKERS.quantile(0.95, histogram), "p95"),
-        Query(WORKERS.quantile(0.99, histogram), "p99"),
-        Query(WORKERS.mean(histogram), "mean"),
+        Query(ENGINES.quantile(0.5, histogram), "p50"),
+        Query(ENGINES.quantile(0.95, histogram), "p95"),
+        Query(ENGINES.quantile(0.99, histogram), "p99"),
+        Query(ENGINES.mean(histogram), "mean"),
     ]
 
 
 def _hit_ratio(cache: str, by: tuple[str, ...] = ()) -> str:
-    return ratio(WORKERS.rate(f"vllm:{cache}_hits_total", by), WORKERS.rate(f"vllm:{cache}_queries_total", by))
+    return ratio(ENGINES.rate(f"vllm:{cache}_hits_total", by), ENGINES.rate(f"vllm:{cache}_queries_total", by))
 
 
 TILES: list[PanelBuilder] = [
     tile(
         "Finished",
-        WORKERS.rate(FINISHED),
+        ENGINES.rate(FINISHED),
         "reqps",
         "Requests the engines finished, per second: `vllm:request_success_total`.",
         no_value="no engines",
     ),
     tile(
         "Output tokens",
-        WORKERS.rate("vllm:generation_tokens_total"),
+        ENGINES.rate("vllm:generation_tokens_total"),
         "count:tok/s",
         "Tokens generated per second: `vllm:generation_tokens_total`.",
         no_value="no engines",
     ),
     tile(
         "Running",
-        WORKERS.total(RUNNING),
+        ENGINES.total(RUNNING),
         "short",
         "Requests in the engines' batches: `vllm:num_requests_running`.",
         no_value="no engines",
     ),
     tile(
         "Waiting",
-        WORKERS.total(WAITING),
+        ENGINES.total(WAITING),
         "short",
         "Requests that wait inside the engines: `vllm:num_requests_waiting`.",
         judged=Judged(warn=1, bad=32),
@@ -69,7 +69,7 @@ TILES: list[PanelBuilder] = [
     ),
     tile(
         "KV cache, fullest",
-        WORKERS.highest(KV),
+        ENGINES.highest(KV),
         "percentunit",
         "Use of the fullest worker's KV cache: `vllm:kv_cache_usage_perc`.",
         judged=KV_JUDGED,
@@ -78,7 +78,7 @@ TILES: list[PanelBuilder] = [
     ),
     tile(
         "Preemptions",
-        WORKERS.rate("vllm:num_preemptions_total"),
+        ENGINES.rate("vllm:num_preemptions_total"),
         "cps",
         "Requests put back to wait for KV cache, per second; their work is done again: `vllm:num_preemptions_total`.",
         judged=Judged(warn=0.01, bad=1),
@@ -94,7 +94,7 @@ TILES: list[PanelBuilder] = [
     ),
     tile(
         "Tokens per step",
-        WORKERS.mean(STEPS),
+        ENGINES.mean(STEPS),
         "short",
         "Mean number of tokens an engine step works on, prompts included: `vllm:iteration_tokens_total`.",
         decimals=1,
@@ -106,13 +106,13 @@ TABLE: list[PanelBuilder] = [
         "Engines",
         ("model", "worker"),
         [
-            Column("Finished", WORKERS.rate(FINISHED, ("model", "worker")), "reqps"),
-            Column("Output tokens", WORKERS.rate("vllm:generation_tokens_total", ("model", "worker")), "count:tok/s"),
-            Column("Running", WORKERS.total(RUNNING, ("model", "worker")), "short"),
-            Column("Waiting", WORKERS.total(WAITING, ("model", "worker")), "short"),
-            Column("KV cache", WORKERS.highest(KV, ("model", "worker")), "percentunit", KV_JUDGED),
-            Column("TTFT p95", WORKERS.quantile(0.95, TTFT, ("model", "worker")), "s"),
-            Column("ITL p95", WORKERS.quantile(0.95, ITL, ("model", "worker")), "s"),
+            Column("Finished", ENGINES.rate(FINISHED, ("model", "worker")), "reqps"),
+            Column("Output tokens", ENGINES.rate("vllm:generation_tokens_total", ("model", "worker")), "count:tok/s"),
+            Column("Running", ENGINES.total(RUNNING, ("model", "worker")), "short"),
+            Column("Waiting", ENGINES.total(WAITING, ("model", "worker")), "short"),
+            Column("KV cache", ENGINES.highest(KV, ("model", "worker")), "percentunit", KV_JUDGED),
+            Column("TTFT p95", ENGINES.quantile(0.95, TTFT, ("model", "worker")), "s"),
+            Column("ITL p95", ENGINES.quantile(0.95, ITL, ("model", "worker")), "s"),
             Column("Prefix hits", _hit_ratio("prefix_cache", ("model", "worker")), "percentunit"),
         ],
         "One row for each worker, as of now; click a name to see that worker alone: `vllm:request_success_total`, "
@@ -148,24 +148,24 @@ LATENCY: list[PanelBuilder] = [
     lines(
         "Mean time by phase",
         [
-            Query(WORKERS.mean(QUEUE), "queue"),
-            Query(WORKERS.mean(PREFILL), "prefill"),
-            Query(WORKERS.mean(DECODE), "decode"),
+            Query(ENGINES.mean(QUEUE), "queue"),
+            Query(ENGINES.mean(PREFILL), "prefill"),
+            Query(ENGINES.mean(DECODE), "decode"),
         ],
         "s",
         "Where a request's time goes: `vllm:request_queue_time_seconds`, `vllm:request_prefill_time_seconds`, "
         "`vllm:request_decode_time_seconds`.",
         stacked=True,
     ),
-    heat("Time to first token, distribution", WORKERS.buckets(TTFT), "s", "`vllm:time_to_first_token_seconds`."),
-    heat("Inter-token latency, distribution", WORKERS.buckets(ITL), "s", "`vllm:inter_token_latency_seconds`."),
-    heat("Request latency, distribution", WORKERS.buckets(E2E), "s", "`vllm:e2e_request_latency_seconds`."),
+    heat("Time to first token, distribution", ENGINES.buckets(TTFT), "s", "`vllm:time_to_first_token_seconds`."),
+    heat("Inter-token latency, distribution", ENGINES.buckets(ITL), "s", "`vllm:inter_token_latency_seconds`."),
+    heat("Request latency, distribution", ENGINES.buckets(E2E), "s", "`vllm:e2e_request_latency_seconds`."),
 ]
 
 THROUGHPUT: list[PanelBuilder] = [
     lines(
         "Output tokens by worker",
-        [Query(WORKERS.rate("vllm:generation_tokens_total", ("worker",)), "{{worker}}")],
+        [Query(ENGINES.rate("vllm:generation_tokens_total", ("worker",)), "{{worker}}")],
         "count:tok/s",
         "Tokens generated per second: `vllm:generation_tokens_total`.",
         stacked=True,
@@ -173,7 +173,7 @@ THROUGHPUT: list[PanelBuilder] = [
     ),
     lines(
         "Prompt tokens by source",
-        [Query(WORKERS.rate("vllm:prompt_tokens_by_source_total", ("source",)), "{{source}}")],
+        [Query(ENGINES.rate("vllm:prompt_tokens_by_source_total", ("source",)), "{{source}}")],
         "count:tok/s",
         "Prompt tokens per second by where they came from; only local_compute costs prefill: "
         "`vllm:prompt_tokens_by_source_total`.",
@@ -182,7 +182,7 @@ THROUGHPUT: list[PanelBuilder] = [
     ),
     lines(
         "Finished by reason",
-        [Query(WORKERS.rate(FINISHED, ("finished_reason",)), "{{finished_reason}}")],
+        [Query(ENGINES.rate(FINISHED, ("finished_reason",)), "{{finished_reason}}")],
         "reqps",
         "Requests finished per second: `vllm:request_success_total`. `abort`: the client left.",
         stacked=True,
@@ -191,23 +191,23 @@ THROUGHPUT: list[PanelBuilder] = [
     lines(
         "Tokens per step",
         [
-            Query(WORKERS.quantile(0.5, STEPS), "p50"),
-            Query(WORKERS.quantile(0.95, STEPS), "p95"),
-            Query(WORKERS.mean(STEPS), "mean"),
+            Query(ENGINES.quantile(0.5, STEPS), "p50"),
+            Query(ENGINES.quantile(0.95, STEPS), "p95"),
+            Query(ENGINES.mean(STEPS), "mean"),
         ],
         "short",
         "How full the engine steps are, prompts included: `vllm:iteration_tokens_total`.",
     ),
     lines(
         "Engine steps",
-        [Query(WORKERS.rate(f"{STEPS}_count", ("worker",)), "{{worker}}")],
+        [Query(ENGINES.rate(f"{STEPS}_count", ("worker",)), "{{worker}}")],
         "cps",
         "Steps per second; zero while requests run is a hung engine: `vllm:iteration_tokens_total`.",
         no_value="no engines",
     ),
     lines(
         "Processor time of the API servers",
-        [Query(WORKERS.rate("process_cpu_seconds_total", ("worker",)), "{{worker}}")],
+        [Query(ENGINES.rate("process_cpu_seconds_total", ("worker",)), "{{worker}}")],
         "percentunit",
         "Share of one processor that the worker's API server process uses; near 1 it holds up tokens: "
         "`process_cpu_seconds_total`.",
@@ -218,7 +218,7 @@ THROUGHPUT: list[PanelBuilder] = [
 SATURATION: list[PanelBuilder] = [
     lines(
         "Running",
-        [Query(WORKERS.total(RUNNING, ("worker",)), "{{worker}}")],
+        [Query(ENGINES.total(RUNNING, ("worker",)), "{{worker}}")],
         "short",
         "Requests in the batch: `vllm:num_requests_running`.",
         stacked=True,
@@ -226,7 +226,7 @@ SATURATION: list[PanelBuilder] = [
     ),
     lines(
         "Waiting by reason",
-        [Query(WORKERS.total("vllm:num_requests_waiting_by_reason", ("reason",)), "{{reason}}")],
+        [Query(ENGINES.total("vllm:num_requests_waiting_by_reason", ("reason",)), "{{reason}}")],
         "short",
         "Requests that wait; capacity: the batch or the cache is full, deferred: they wait for something else. "
         "`vllm:num_requests_waiting_by_reason`.",
@@ -235,7 +235,7 @@ SATURATION: list[PanelBuilder] = [
     ),
     lines(
         "KV cache by worker",
-        [Query(WORKERS.highest(KV, ("worker",)), "{{worker}}")],
+        [Query(ENGINES.highest(KV, ("worker",)), "{{worker}}")],
         "percentunit",
         "Used share of the KV cache: `vllm:kv_cache_usage_perc`.",
         judged=KV_JUDGED,
@@ -244,14 +244,14 @@ SATURATION: list[PanelBuilder] = [
     ),
     lines(
         "Preemptions by worker",
-        [Query(WORKERS.rate("vllm:num_preemptions_total", ("worker",)), "{{worker}}")],
+        [Query(ENGINES.rate("vllm:num_preemptions_total", ("worker",)), "{{worker}}")],
         "cps",
         "Requests put back to wait for KV cache, per second: `vllm:num_preemptions_total`.",
         no_value="no engines",
     ),
     lines(
         "Turned away by the engine",
-        [Query(WORKERS.rate("vllm:admission_rejections_total", ("reason",)), "{{reason}}")],
+        [Query(ENGINES.rate("vllm:admission_rejections_total", ("reason",)), "{{reason}}")],
         "reqps",
         "Requests per second that vLLM itself refused, from 0.32 on and if limits are set: "
         "`vllm:admission_rejections_total`.",
@@ -260,7 +260,7 @@ SATURATION: list[PanelBuilder] = [
     ),
     lines(
         "Preemptions per request",
-        [Query(WORKERS.mean("vllm:request_num_preemptions"), "mean")],
+        [Query(ENGINES.mean("vllm:request_num_preemptions"), "mean")],
         "short",
         "Mean over finished requests, vLLM 0.32 and later: `vllm:request_num_preemptions`.",
         no_value="not reported by this vLLM",
@@ -278,7 +278,7 @@ CACHING: list[PanelBuilder] = [
     ),
     lines(
         "Cached prompt tokens",
-        [Query(WORKERS.rate("vllm:prompt_tokens_cached_total", ("worker",)), "{{worker}}")],
+        [Query(ENGINES.rate("vllm:prompt_tokens_cached_total", ("worker",)), "{{worker}}")],
         "count:tok/s",
         "Prompt tokens per second that needed no prefill: `vllm:prompt_tokens_cached_total`.",
         stacked=True,
@@ -287,8 +287,8 @@ CACHING: list[PanelBuilder] = [
     lines(
         "Prefill work per request",
         [
-            Query(WORKERS.mean("vllm:request_prefill_kv_computed_tokens"), "computed"),
-            Query(WORKERS.mean("vllm:request_prompt_tokens"), "prompt"),
+            Query(ENGINES.mean("vllm:request_prefill_kv_computed_tokens"), "computed"),
+            Query(ENGINES.mean("vllm:request_prompt_tokens"), "prompt"),
         ],
         "short",
         "Mean prompt tokens of a request, and those of them that were computed: "
@@ -317,14 +317,14 @@ WORKLOAD: list[PanelBuilder] = [
     ),
     heat(
         "Prompt length, distribution",
-        WORKERS.buckets("vllm:request_prompt_tokens"),
+        ENGINES.buckets("vllm:request_prompt_tokens"),
         "short",
         "`vllm:request_prompt_tokens`.",
         width=12,
     ),
     heat(
         "Output length, distribution",
-        WORKERS.buckets("vllm:request_generation_tokens"),
+        ENGINES.buckets("vllm:request_generation_tokens"),
         "short",
         "`vllm:request_generation_tokens`.",
         width=12,
@@ -334,7 +334,7 @@ WORKLOAD: list[PanelBuilder] = [
 HTTP: list[PanelBuilder] = [
     lines(
         "Answers by status",
-        [Query(WORKERS.rate("http_requests_total", ("status",)), "{{status}}")],
+        [Query(ENGINES.rate("http_requests_total", ("status",)), "{{status}}")],
         "reqps",
         "HTTP answers of the API servers per second, the supervisor's probes included: `http_requests_total`.",
         stacked=True,
@@ -343,7 +343,7 @@ HTTP: list[PanelBuilder] = [
     ),
     lines(
         "Answers by route",
-        [Query(WORKERS.rate("http_requests_total", ("handler",)), "{{handler}}")],
+        [Query(ENGINES.rate("http_requests_total", ("handler",)), "{{handler}}")],
         "reqps",
         "HTTP answers of the API servers per second: `http_requests_total`.",
         stacked=True,
@@ -375,7 +375,7 @@ OPTIONAL: list[PanelBuilder] = [
         "Asleep",
         [
             Query(
-                WORKERS.highest("vllm:engine_sleep_state", ("worker", "sleep_state"), 'sleep_state!="awake"'),
+                ENGINES.highest("vllm:engine_sleep_state", ("worker", "sleep_state"), 'sleep_state!="awake"'),
                 "{{worker}} {{sleep_state}}",
             )
         ],
@@ -400,5 +400,5 @@ PAGE = Page(
         Section("API servers", HTTP, collapsed=True),
         Section("Optional features", OPTIONAL, collapsed=True),
     ),
-    variables=(ENGINE_JOB, ENGINE_INSTANCE, ENGINE_MODEL, ENGINE_WORKER),
+    variables=(ENGINE_JOB, ENGINE_MODEL, ENGINE_WORKER),
 )

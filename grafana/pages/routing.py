@@ -146,7 +146,14 @@ ATTEMPTS: list[PanelBuilder] = [
         "Attempts after the first, per second, by what went wrong with the one before: `gateway_retries_total`.",
         stacked=True,
         no_value="none",
-        width=12,
+    ),
+    lines(
+        "Connections to workers",
+        [Query(WORKERS.total("gateway_upstream_connections", ("state",)), "{{state}}")],
+        "short",
+        "Open connections, in use by exchanges or idle for later ones: `gateway_upstream_connections`.",
+        stacked=True,
+        no_value="no workers",
     ),
     lines(
         "Connecting",
@@ -156,7 +163,6 @@ ATTEMPTS: list[PanelBuilder] = [
         ],
         "s",
         "Time to a connection to the worker: `gateway_overhead_seconds`.",
-        width=12,
     ),
 ]
 
