@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import httpx
@@ -28,6 +27,7 @@ import uvloop
 from gateway import __version__
 from gateway.api.application import create_app
 from gateway.api.authentication import KeyAuthenticator
+from gateway.api.public_server import PublicServer
 from gateway.api.server_protocol import GatewayProtocol
 from gateway.clock import SystemClock
 from gateway.config.settings import Model, Settings
@@ -45,39 +45,11 @@ from gateway.types import FleetSnapshot
 
 KEEP_ALIVE_S = 120
 """Longer than the idle time of load balancers and client pools, which would otherwise meet closed connections."""
-MAKING_WAY_S = 2.0
-"""From a replacement to the end of idle connections: requests that are under way to us arrive by then."""
 LAST_WORDS_S = 1.0
 """After the drain deadline, for the error events of the streams that are cut to go out."""
 FIRST_SNAPSHOT_S = 2.0
 """A process that hears nothing of the fleet for so long serves all the same, and says that it has no worker."""
 BACKLOG = 4096
-
-
-class PublicServer(uvicorn.Server):
-    """uvicorn's server without its signal handling, which is ours, and with a call when it accepts connections."""
-
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_started = on_started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn."""
-        await super().startup(sockets)
-        self._on_started()
-
-    def stop_accepting(self) -> None:
-        """Close the listener (never shut it down: others listen on it); no connection outlives its next answer."""
-        for server in self.servers:
-            server.close()
-        closing = (b"connection", b"close")
-        self.config.encoded_headers.append(closing)  # for the header set of every later second
-        self.server_state.default_headers = [*self.server_state.default_headers, closing]
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
-        yield
 
 
 class GatewayProcess:
@@ -150,6 +122,7 @@ class GatewayProcess:
             lambda: link.hello(os.getpid(), __version__),
         )
         self._cut: asyncio.TimerHandle | None = None
+        self._way: asyncio.Task[None] | None = None
         self._informed = asyncio.Event()
 
     async def run(self) -> None:
@@ -171,6 +144,8 @@ class GatewayProcess:
             if self._cut is not None:
                 self._cut.cancel()
             self._pools.close()
+            if self._way is not None:
+                followers.append(self._way)
             for follower in followers:
                 follower.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
@@ -183,15 +158,19 @@ class GatewayProcess:
 
     def make_way(self, deadline_s: float) -> None:
         """
-        Another process accepts on the same address: accept nothing more, but serve what arrives on open connections and
-        ask their clients for new ones; after a moment close those that are idle. Otherwise as `drain`.
+        Another process accepts on the same address: accept nothing more, but serve what arrives on open connections
+        until their clients have closed them (see `PublicServer`); what runs after `deadline_s` ends then. A later call
+        may shorten the time.
         """
         self._informed.set()
-        if not self._server.started:
+        if not self._server.started or deadline_s <= 0:
             self._end_by(deadline_s)
             return
-        self._server.stop_accepting()
-        asyncio.get_running_loop().call_later(MAKING_WAY_S, self._end_by, max(0.0, deadline_s - MAKING_WAY_S))
+        loop = asyncio.get_running_loop()
+        if self._way is None:
+            self._way = asyncio.create_task(self._server.hand_over())
+            self._way.add_done_callback(lambda _: self._end_by(0.0))
+        loop.call_later(deadline_s, self._end_by, 0.0)
 
     def drain(self, deadline_s: float) -> None:
         """Stop accepting, finish what runs within `deadline_s` seconds, then end. A later call may shorten the time."""

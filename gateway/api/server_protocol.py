@@ -207,6 +207,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self._replaying = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._arriving = False
+        self._quiet_since_s = self.loop.time()
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """Since when (the loop's time) nothing has been asked on this connection, None while something is."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        return None if answering or self._arriving else self._quiet_since_s
 
     # --- limits ---------------------------------------------------------------------------------------------------
 
@@ -318,6 +326,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return  # its body, if any, is still to come: see `_ignore_upgrade`
         self._in_head = True
+        self._arriving = False
         super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -358,6 +367,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._replaying:
             return
         self._field_bytes = 0
+        self._arriving = True
         super().on_message_begin()
         extensions: dict[str, Any] = {EXTENSION: ClientTransport(self)}
         self.scope["extensions"] = extensions
@@ -370,6 +380,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         running = self._running
+        self._quiet_since_s = self.loop.time()
         super().on_response_complete()
         if running is not None and running.cycle is not None and running.cycle.response_complete:
             # Cycle, scope and transport refer to each other: untie them, so that no collector has to.

@@ -52,6 +52,10 @@ class AdminClient:
         query = urlencode({key: value for key, value in asked.items() if value is not None})
         return _decoded(self._ask("POST", f"/restart?{query}"), OperationReport)
 
+    def replace_processes(self) -> OperationReport:
+        """Begin to replace the gateway processes. Raises CommandRefused."""
+        return _decoded(self._ask("POST", "/processes/replace"), OperationReport)
+
     def operation(self) -> OperationReport:
         """The latest reload or rolling restart."""
         return _decoded(self._ask("GET", "/operation"), OperationReport)

@@ -91,6 +91,13 @@ def reload_command(state_of: Callable[[], StateDir], console_of: Callable[[], Co
 
     def reload(
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the difference.")] = False,
+        processes: Annotated[
+            bool,
+            typer.Option(
+                "--processes",
+                help="Read no file: new gateway processes with the code that is installed now, same settings.",
+            ),
+        ] = False,
     ) -> None:
         """
         Read the configuration file of the running gateway again, and apply the difference.
@@ -99,6 +106,11 @@ def reload_command(state_of: Callable[[], StateDir], console_of: Callable[[], Co
         replace workers one by one, back to the old options where one does not start. SIGHUP does the same.
         """
         client = AdminClient(state_of())
+        if processes:
+            if dry_run:
+                raise ConfigurationError("--processes compares nothing, so there is no --dry-run of it")
+            follow_operation(client, client.replace_processes())
+            return
         answer = client.reload(dry_run=dry_run)
         console_of().print(changes_view(answer.changes))
         if answer.refused:

@@ -114,6 +114,20 @@ class Reshaping:
 
         return self._operations.begin("rolling restart", job)
 
+    def replace_processes(self) -> OperationReport:
+        """
+        New gateway processes of the code that is installed now, with the settings that run; workers are not touched.
+
+        Raises Busy.
+        """
+
+        async def job(progress: Progress) -> None:
+            progress.say("gateway processes: starting with the code that is installed now")
+            await self._front.replace(self.front_plan(self.settings, self.specs))
+            progress.say("gateway processes: the new ones serve, the old ones finish their streams")
+
+        return self._operations.begin("replacement of the gateway processes", job)
+
     async def use(self, settings: Settings, workers: Sequence[WorkerSpec]) -> None:
         """See `reload.Reloadable`."""
         await self._front.replace(self.front_plan(settings, workers))

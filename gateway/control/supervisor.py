@@ -163,6 +163,10 @@ class Supervisor(SlotEvents):
         """See `Reshaping`."""
         return await self.reshaping.reload(dry_run=dry_run)
 
+    def replace_processes(self) -> OperationReport:
+        """See `Reshaping`."""
+        return self.reshaping.replace_processes()
+
     def restart(self, models: Collection[str], minimum: int | None) -> OperationReport:
         """See `Reshaping`."""
         return self.reshaping.restart(models, minimum)
@@ -183,13 +187,13 @@ class Supervisor(SlotEvents):
             GatewayProcessBroken: The gateway process does not come up.
         """
         settings = self._plan.settings
-        require_public_bind(
-            settings.listen.host,
-            keys_configured=bool(self._plan.keys_file) and count_keys(Path(self._plan.keys_file)) > 0,
-            allow_anonymous=settings.allow_anonymous,
-        )
         with ExitStack() as stack:
             stack.callback(self._in_flight.close)
+            require_public_bind(
+                settings.listen.host,
+                keys_configured=bool(self._plan.keys_file) and count_keys(Path(self._plan.keys_file)) > 0,
+                allow_anonymous=settings.allow_anonymous,
+            )
             opened = listen(settings.listen.host, settings.listen.port, key="listen", count=settings.processes)
             public = Listeners(opened)
             stack.callback(public.close)

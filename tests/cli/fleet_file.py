@@ -76,6 +76,11 @@ class FleetFile:
         wait_until(reached, within_s=within_s, what=f"{wanted}", context=lambda: self.served.output)
 
     def gateway_pid(self) -> int:
-        (process,) = self.served.status()["gateway_processes"]
-        pid: int = process["pid"]
+        """Of the only one that is not leaving."""
+        (pid,) = self.gateway_pids()
         return pid
+
+    def gateway_pids(self) -> list[int]:
+        """Slot by slot; replaced processes that finish their streams are left out."""
+        processes = self.served.status()["gateway_processes"]
+        return [process["pid"] for process in processes if process["state"] != "leaving"]
