@@ -99,11 +99,11 @@ LIFE: list[PanelBuilder] = [
             Column("Ready", WORKERS.total(STATE, ("model", "worker"), in_state("ready")), "bool_yes_no"),
             Column("In flight", WORKERS.total("gateway_worker_in_flight", ("model", "worker")), "short"),
             Column("Without progress", WORKERS.highest(AGE, ("model", "worker")), "s", Judged(warn=15, bad=60)),
-            Column("Restarts", WORKERS.total(RESTART, ("model", "worker")), "short"),
+            Column("Restarts", WORKERS.increase(RESTART, ("model", "worker")), "short"),
             Column("Circuit", WORKERS.highest("gateway_worker_circuit_state", ("model", "worker")), "short"),
         ],
-        "One row for each worker, as of now; click a name to see that worker alone. Restarts: since the supervisor "
-        "began. Circuit: 0 closed, 1 half open, 2 open. `gateway_worker_state`, `gateway_worker_in_flight`, "
+        "One row for each worker, as of now; click a name to see that worker alone. Restarts: in the shown time "
+        "range. Circuit: 0 closed, 1 half open, 2 open. `gateway_worker_state`, `gateway_worker_in_flight`, "
         "`gateway_worker_progress_age_seconds`, `gateway_worker_restarts_total`, `gateway_worker_circuit_state`.",
         links={"model": "vllm-gateway-workers", "worker": "vllm-gateway-workers"},
     ),
