@@ -10,6 +10,8 @@ from typing import Any
 from loadtest.datasets.entry import DatasetError
 
 _PIECE = 1 << 20
+_LONGEST = 32 << 20
+"""Characters of one element at most: a mistake near the beginning must not read the whole file into memory."""
 _SPACE = " \t\r\n"
 
 
@@ -50,7 +52,9 @@ class _Reader:
             if after == "]":
                 return
             if after != ",":
-                raise DatasetError(self._path, self._line, "',' or ']' after an element", repr(after) or "the end")
+                raise DatasetError(
+                    self._path, self._line, "',' or ']' after an element", repr(after) if after else "the end"
+                )
             self._advance(1)
 
     def _element(self) -> Any:
@@ -58,7 +62,7 @@ class _Reader:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
             except ValueError as error:
-                if not self._more():
+                if len(self._text) - self._at > _LONGEST or not self._more():
                     raise DatasetError(self._path, self._line, "a JSON value", error) from error
                 continue
             # A number at the very end of the window may go on in the next piece.

@@ -110,10 +110,10 @@ class Replay:
         if entry.prompt is not None:
             text = f"{salt}\n{entry.prompt}" if first else entry.prompt
             return text[: int(room * _CERTAIN_CHARACTERS)]
-        tokens = max(1, min((entry.prompt_tokens or 1) - scale.chat_tokens, room))
-        shared = [self._block(block) for block in entry.blocks[: tokens // BLOCK_TOKENS]]
-        rest = tokens - BLOCK_TOKENS * len(shared)
-        own = [scale.text(rng, rest, before=salt)] if rest else []
+        # A recorded length includes the recorded model's template, so the last whole block may end a little late here.
+        shared = [self._block(block) for block in entry.blocks[: min(entry.prompt_tokens or 0, room) // BLOCK_TOKENS]]
+        rest = min((entry.prompt_tokens or 0) - scale.chat_tokens, room) - BLOCK_TOKENS * len(shared)
+        own = [scale.text(rng, max(1, rest), before=salt)] if rest > 0 or not shared else []
         return " ".join([*shared, *own])
 
     def _block(self, block: int) -> str:
