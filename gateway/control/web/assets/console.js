@@ -134,7 +134,7 @@ function drawWorker(worker) {
     `${worker.in_flight} in flight`,
     worker.tokens_per_s === null ? null : `${number(worker.tokens_per_s)} tokens/s`,
     worker.kv_usage === null ? null : `KV cache ${Math.round(worker.kv_usage * 100)} %`,
-    worker.restarts ? `${worker.restarts} restarts` : null,
+    worker.restarts ? `restarted ${worker.restarts === 1 ? "once" : `${worker.restarts} times`}` : null,
     worker.pid === null ? (worker.static ? "started by somebody else" : null) : `pid ${worker.pid}`,
     worker.engine_version ? `vLLM ${worker.engine_version}` : null,
     worker.gpus.length ? `GPU ${worker.gpus.join(", ")}` : null,
