@@ -47,6 +47,7 @@ KEEP_ALIVE_S = 120
 """Longer than the idle time of load balancers and client pools, which would otherwise meet closed connections."""
 LAST_WORDS_S = 1.0
 """After the drain deadline, for the error events of the streams that are cut to go out."""
+MEASURE_EVERY_S = 1.0
 FIRST_SNAPSHOT_S = 2.0
 """A process that hears nothing of the fleet for so long serves all the same, and says that it has no worker."""
 BACKLOG = 4096
@@ -82,9 +83,11 @@ class GatewayProcess:
         self._log = log
         self._board = Board.attach(Layout(tuple(settings.models), configure.workers), board_fd)
         self._row = BoardRow.attach(in_flight_fd, configure.row)
-        counters = SlotCounters(
+        self._counters = counters = SlotCounters(
             self._board.layout, self._board.cells, log.request if settings.logging.requests else None
         )
+        if settings.logging.bodies:
+            log.event("bodies_are_logged", level="warning", max_bytes=settings.logging.max_body_bytes)
         self._view = FleetView(clock, counters)
         self._pools = ConnectionPools()
         dispatcher = FleetDispatcher(self._view, Router(), clock, link.report_failure)
@@ -130,7 +133,7 @@ class GatewayProcess:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        followers = [asyncio.create_task(self._follow())]
+        followers = [asyncio.create_task(self._follow()), asyncio.create_task(self._measure())]
         if self._keys is not None:
             followers.append(asyncio.create_task(self._keys.run()))
         # What exists now lives as long as the process: the collector need not look at it again.
@@ -205,6 +208,17 @@ class GatewayProcess:
     def _connections(self) -> int:
         return len(self._server.server_state.connections)
 
+    async def _measure(self) -> None:
+        """What is a state and not an event goes into the metrics once a second."""
+        while True:
+            counts: dict[str, tuple[int, int]] = {}
+            for pool in self._pools.counts():  # one for each launch
+                in_use, idle = counts.get(pool.worker, (0, 0))
+                counts[pool.worker] = (in_use + pool.in_use, idle + pool.idle)
+            self._counters.connections(counts)
+            self._counters.lost(self._log.dropped, 0)
+            await asyncio.sleep(MEASURE_EVERY_S)
+
     def _keys_changed(self, keys: tuple[ApiKey, ...]) -> None:
         self._authenticator.replace(keys)
         self._log.event("keys_loaded", level="info" if keys else "warning", keys=len(keys))
@@ -225,6 +239,7 @@ def relay_policy(settings: Settings) -> RelayPolicy:
         models={name: model_policy(model) for name, model in settings.models.items()},
         max_body_bytes=settings.limits.max_body_bytes,
         max_json_depth=settings.limits.max_json_depth,
+        logged_body_bytes=settings.logging.max_body_bytes if settings.logging.bodies else 0,
     )
 
 
@@ -275,7 +290,10 @@ async def serve(listen_fd: int, control_fd: int, metrics_fd: int, in_flight_fd: 
     )
     _adopt_foreign_logs(log)
     listener = socket.socket(fileno=listen_fd)
-    await GatewayProcess(configure, listener, link, metrics_fd, in_flight_fd, log).run()
+    try:
+        await GatewayProcess(configure, listener, link, metrics_fd, in_flight_fd, log).run()
+    finally:
+        log.close()
 
 
 class _EventHandler(logging.Handler):

@@ -252,6 +252,11 @@ class Logging(Section):
     """`auto`: text on a terminal, JSON otherwise."""
     requests: bool = True
     """One line for every request, without its content."""
+    bodies: bool = False
+    """Adds the request's body, prompts and all, to its line. Hazard: whoever reads the log reads what your users write;
+    a warning at the start says so."""
+    max_body_bytes: Annotated[int, Field(ge=1, le=1024 * 1024)] = 4096
+    """So much of each body with `bodies`; the rest is cut off."""
 
 
 class Settings(Section):

@@ -235,7 +235,10 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         vitals=VitalSigns(scraper, clock),
         gpus=GpuWatch(Nvml, plain),
     )
-    await Supervisor(plan).run()
+    try:
+        await Supervisor(plan).run()
+    finally:
+        plain.close()
 
 
 def _gpu_pool(run: _Run, log: EventLog, console: ConsoleWatcher, clock: SystemClock) -> GpuPool | None:

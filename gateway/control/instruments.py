@@ -7,7 +7,9 @@ from typing import Protocol
 
 from gateway.clock import Clock
 from gateway.config.settings import Model
+from gateway.log import EventLog
 from gateway.metrics import CostMeter, Values, gpu_values
+from gateway.metrics.catalogue import LOG_LINES_DROPPED
 from gateway.types import WorkerState
 from gateway.workers.nvml import GpuSensors
 from gateway.workers.status import WorkerStatus
@@ -30,10 +32,14 @@ class Instruments:
     Args:
         models: The configuration's, as of now.
         gpus: None where GPUs are not looked at.
+        log: The supervisor's own, whose losses are told beside those of the gateway processes.
     """
 
-    def __init__(self, clock: Clock, models: Callable[[], Mapping[str, Model]], gpus: Gpus | None) -> None:
+    def __init__(
+        self, clock: Clock, models: Callable[[], Mapping[str, Model]], gpus: Gpus | None, log: EventLog
+    ) -> None:
         self._gpus = gpus
+        self._log = log
         self._costs = CostMeter(clock, lambda name: price_per_hour(models().get(name)))
 
     @property
@@ -49,7 +55,8 @@ class Instruments:
     def values(self, workers: Sequence[WorkerStatus]) -> Values:
         """The series as of now."""
         holders = [worker for worker in workers if worker.pid is not None]
-        return self._costs.values() | gpu_values(self.gpus, holders)
+        lost: Values = {(LOG_LINES_DROPPED, ()): [float(self._log.dropped)]}
+        return lost | self._costs.values() | gpu_values(self.gpus, holders)
 
 
 def price_per_hour(model: Model | None) -> float | None:

@@ -80,7 +80,7 @@ class Supervisor(SlotEvents):
         self._version = 0
         self.totals = Totals()
         self.start_durations = StartDurations()
-        self.instruments = Instruments(plan.clock, lambda: self.settings.models, plan.gpus)
+        self.instruments = Instruments(plan.clock, lambda: self.settings.models, plan.gpus, plan.log)
         self._addresses = Addresses(public="", admin="")
         self._began_s = plan.clock.monotonic()
         self._created = int(plan.clock.unix())

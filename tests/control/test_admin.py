@@ -23,6 +23,7 @@ from gateway.control.sockets import listen, listen_unix
 from gateway.control.status_report import StatusReport, model_lines, worker_lines
 from gateway.control.web import History
 from gateway.errors import ConfigurationError
+from gateway.log import EventLog
 from gateway.metrics import Layout, StartDurations, Totals
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.actor import WorkerCommand
@@ -41,7 +42,7 @@ class FakeFleet:
         self.actors = {name: FakeWorker(spec(name), lambda status: None) for name in ("m-0", "m-1")}
         self.totals = Totals()
         self.start_durations = StartDurations()
-        self.instruments = Instruments(SystemClock(), dict, None)
+        self.instruments = Instruments(SystemClock(), dict, None, EventLog(lambda line: None, SystemClock()))
         self.draining = False
         self.settings = settings()
         self.asked: list[object] = []

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.config.settings import Launch, Model
 from gateway.control.instruments import Instruments, price_per_hour
+from gateway.log import EventLog
 from gateway.metrics.catalogue import GPU_LEASE, WORKER_COST
 from gateway.types import WorkerState
 from gateway.workers.nvml import GpuSensors
@@ -22,6 +23,9 @@ class FakeClock:
 
     def unix(self) -> float:
         return self.now_s
+
+
+LOG = EventLog(lambda line: None, FakeClock())
 
 
 class Gpus:
@@ -50,7 +54,7 @@ def test_a_worker_s_price_is_that_of_its_gpus_unless_it_has_its_own(model: Model
 def test_a_launched_worker_costs_from_its_process_s_start_to_its_end() -> None:
     """Waiting for a GPU and pausing between two starts cost nothing; loading does."""
     clock = FakeClock()
-    instruments = Instruments(clock, lambda: {"m": PRICED}, None)
+    instruments = Instruments(clock, lambda: {"m": PRICED}, None, LOG)
     waiting = WorkerStatus("m-0", "m", WorkerState.STARTING, "one", None, 0.0)
     for status, seconds in (
         (waiting, 1000),
@@ -67,7 +71,7 @@ def test_a_launched_worker_costs_from_its_process_s_start_to_its_end() -> None:
 def test_a_static_worker_costs_while_it_answers_or_is_known_to_run() -> None:
     """Nobody knows when somebody else's machine is off; one that never answered is not charged."""
     clock = FakeClock()
-    instruments = Instruments(clock, lambda: {"m": Model(model="m", price_per_worker_hour=3.6)}, None)
+    instruments = Instruments(clock, lambda: {"m": Model(model="m", price_per_worker_hour=3.6)}, None, LOG)
     status = WorkerStatus("m-static-0", "m", WorkerState.STARTING, "one", None, 0.0, static=True)
     for state in (WorkerState.STARTING, WorkerState.READY, WorkerState.UNHEALTHY, WorkerState.STOPPED):
         instruments.changed(replace(status, state=state))
@@ -78,7 +82,7 @@ def test_a_static_worker_costs_while_it_answers_or_is_known_to_run() -> None:
 
 def test_only_a_worker_with_a_process_holds_a_gpu() -> None:
     """Those that are only meant to get one do not."""
-    instruments = Instruments(FakeClock(), dict, Gpus())
+    instruments = Instruments(FakeClock(), dict, Gpus(), LOG)
     running = WorkerStatus("m-0", "m", WorkerState.READY, "one", None, 0.0, pid=7, gpus=(0,))
     planned = WorkerStatus("m-1", "m", WorkerState.STOPPED, "", None, 0.0, gpus=(0,))
 
