@@ -186,25 +186,85 @@ def test_auto_is_json_unless_on_a_terminal(clock: FakeClock) -> None:
             return True
 
     file, terminal = io.BytesIO(), Terminal()
-    EventLog.to_file(file, clock).event("one")
-    EventLog.to_file(terminal, clock).event("one")
+    for each in (file, terminal):
+        log = EventLog.to_file(each, clock)
+        log.event("one")
+        log.close()
 
     assert file.getvalue().startswith(b"{")
     assert terminal.getvalue().startswith(b"2025-")
 
 
 def test_a_full_disk_or_a_closed_file_costs_lines_not_requests(clock: FakeClock) -> None:
-    """The log never raises into the request path."""
+    """The log never raises into the request path, and says how many lines were lost."""
 
     class Full(io.BytesIO):
         def write(self, line: object) -> int:
             raise OSError(28, "No space left on device")
 
     closed = io.BytesIO()
-    log = EventLog.to_file(closed, clock)
+    log, full = EventLog.to_file(closed, clock), EventLog.to_file(Full(), clock, "json")
     closed.close()
 
     log.event("one")
-    EventLog.to_file(Full(), clock, "json").request(record())
+    full.request(record())
+    full.request(record())
+    for each in (log, full):
+        each.close()
 
-    assert closed.closed
+    assert (1, 2) == (log.dropped, full.dropped)
+
+
+def test_the_request_line_for_people_says_what_matters(lines: list[bytes], clock: FakeClock) -> None:
+    """One sentence, with the id to look for elsewhere."""
+    finished = record(
+        worker="llama-0", duration_s=1.5, ttft_s=0.25, tpot_s=0.0125, prompt_tokens=10, output_tokens=20, tenant="ci"
+    )
+    failed = record(
+        outcome=Outcome.UPSTREAM_ERROR,
+        status=502,
+        duration_s=0.002,
+        retries=[RetryReason.CONNECT],
+        error_code="upstream_error",
+        detail="llama-0: lost\nits way\x1b[2J",
+        model="",
+        tenant="",
+    )
+    log = EventLog(lines.append, clock, "text")
+    for each in (finished, failed):
+        log.request(each)
+
+    assert [
+        b"2025-11-29T18:45:13.908Z info    200 ok /v1/chat/completions llama on llama-0 in 1.50 s; first token 250 ms; "
+        b"12.5 ms per token; tokens 10 in, 20 out; for ci  request_id=req-1\n",
+        b"2025-11-29T18:45:13.908Z warning 502 upstream_error /v1/chat/completions (no model) in 2 ms; tried again "
+        b"after connect; upstream_error; llama-0: lost\\nits way\\x1b[2J  request_id=req-1\n",
+    ] == lines
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_bodies_are_in_the_line_only_where_the_relay_gave_them(
+    style: Any, lines: list[bytes], clock: FakeClock
+) -> None:
+    """Whatever bytes they are, the line stays one line."""
+    log = EventLog(lines.append, clock, style)
+    log.request(record())
+    log.request(record(body=b'{"prompt":"a\nsecret\xff"}'))
+
+    assert b"secret" not in lines[0]
+    assert b"secret" in lines[1]
+    assert [1, 1] == [line.count(b"\n") for line in lines]
+    if style == "json":
+        assert '{"prompt":"a\nsecret�"}' == json.loads(lines[1])["body"]
+
+
+def test_an_estimated_count_of_tokens_is_marked(clock: FakeClock) -> None:
+    """And a stream's token-bearing events are told with the time between the first and the last."""
+    fields = request_fields(
+        record(
+            output_tokens=3, output_tokens_estimated=True, token_events=3, tokens_s=0.25, body_s=0.5, first_byte_s=0.125
+        )
+    )
+
+    assert (True, 3, 250.0) == (fields["output_tokens_estimated"], fields["token_events"], fields["tokens_ms"])
+    assert (500.0, 125.0) == (fields["body_ms"], fields["first_byte_ms"])

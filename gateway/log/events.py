@@ -1,8 +1,9 @@
 """
-The log: named events with fields, one line each, JSON for machines or text for people.
+Where events are written: one line each, JSON for machines or text for people.
 
 structlog without its global configuration: an `EventLog` is constructed once and passed on, so that two of them (two
-tests, two servers in one process) never share anything. Nothing here may be given header values, bodies or keys.
+tests, two servers in one process) never share anything. Nothing here may be given header values or keys, and bodies
+only where the configuration says so.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ import msgspec
 import structlog
 
 from gateway.clock import Clock
-from gateway.types import ExchangeRecord, Outcome, Stage
+from gateway.log.lines import LineQueue, writer_to
+from gateway.log.repeats import Repeats
+from gateway.log.request_line import readable, request_fields
+from gateway.types import ExchangeRecord, Outcome
 
 Level = Literal["info", "warning", "error"]
+Style = Literal["json", "text"]
 _QUIET_OUTCOMES = frozenset({Outcome.OK, Outcome.CLIENT_ERROR, Outcome.CLIENT_CLOSED, Outcome.REJECTED})
 
 
@@ -26,9 +31,12 @@ class EventLog:
     """
     Writes events.
 
+    A warning or an error that was written ten times within a minute is counted from then on, and told as one `repeated`
+    line when the minute is over. Request lines are never left out: their sums must be those of the metrics.
+
     Args:
-        write: Takes one whole line, newline included.
-        clock: Wall time for the time stamps.
+        write: Takes one whole line, newline included; must not block.
+        clock: Wall time for the time stamps, and for the minute.
         style: `json` or `text`.
         context: Fields of every line, such as the slot of a gateway process.
     """
@@ -37,7 +45,7 @@ class EventLog:
         self,
         write: Callable[[bytes], object],
         clock: Clock,
-        style: Literal["json", "text"] = "json",
+        style: Style = "json",
         context: Mapping[str, object] | None = None,
     ) -> None:
         self._clock = clock
@@ -47,10 +55,11 @@ class EventLog:
         self._context_json = _encode(self._context)[1:-1] + b"," if self._context else b""
         self._second = -1
         self._second_text = ""
+        self._repeats = Repeats(clock)
+        self._queue: LineQueue | None = None
+        self._render = _render_json if style == "json" else _render_text
         self._logger = structlog.BoundLogger(
-            _LineWriter(write),
-            processors=[self._stamp, _render_json if style == "json" else _render_text],
-            context=self._context,
+            _LineWriter(write), processors=[self._stamp, self._render], context=self._context
         )
 
     @classmethod
@@ -62,27 +71,37 @@ class EventLog:
         context: Mapping[str, object] | None = None,
     ) -> EventLog:
         """
-        Write to an open file, a line at a time; `auto` means text on a terminal and JSON elsewhere.
+        Write to an open file, from a thread of its own; `auto` means text on a terminal and JSON elsewhere. To be
+        closed at the end.
 
-        A reader that went away or a full disk costs lines, never requests.
+        A reader that is slow or gone, or a full disk, costs lines (`dropped`), never requests.
         """
         if style == "auto":
             style = "text" if file.isatty() else "json"
-        return cls(FileLines(file).write, clock, style, context)
+        queue = LineQueue(writer_to(file), lambda count: log._gap(count))
+        log = cls(queue.put, clock, style, context)
+        log._queue = queue
+        return log
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost so far."""
+        return self._queue.dropped if self._queue is not None else 0
 
     def bind(self, **fields: object) -> EventLog:
-        """A log whose every line carries further fields."""
+        """A log whose every line carries further fields; the original is the one to close."""
         return EventLog(self._write, self._clock, self._style, {**self._context, **fields})
 
     def event(self, name: str, /, *, level: Level = "info", **fields: object) -> None:
         """Write one event: a constant name, and fields."""
-        getattr(self._logger, level)(name, **fields)
+        if level == "info" or self._repeats.tells((name, *_identity(fields))):
+            getattr(self._logger, level)(name, **fields)
 
     def request(self, record: ExchangeRecord) -> None:
-        """The canonical line of one exchange: what it was, how it ended, how long each part took, in milliseconds."""
+        """The canonical line of one exchange."""
         level: Level = "info" if record.outcome in _QUIET_OUTCOMES else "warning"
         if self._style == "text":
-            getattr(self._logger, level)("request", **request_fields(record))
+            self._write(self._request_for_people(level, record))
             return
         # Past structlog: this is the one line that every request pays for.
         head = b'{"time":"%b","level":"%b","event":"request",%b' % (
@@ -92,85 +111,48 @@ class EventLog:
         )
         self._write(head + _encode(request_fields(record))[1:] + b"\n")
 
+    def close(self) -> None:
+        """Write what is left, within a second. Idempotent."""
+        self._tell_repeats(all_of_them=True)
+        if self._queue is not None:
+            self._queue.close()
+
+    def _request_for_people(self, level: Level, record: ExchangeRecord) -> bytes:
+        fields: dict[str, object] = {"request_id": record.request_id}
+        if record.body:
+            fields["body"] = record.body.decode(errors="replace")
+        tail = " ".join(f"{name}={_text(value)}" for name, value in fields.items())
+        line = f"{self._time()} {level:<7} {_printable(readable(record))}  {tail}"
+        return line.encode(errors="backslashreplace") + b"\n"
+
+    def _gap(self, count: int) -> bytes:
+        """The line that stands for lines that were dropped; called by the writing thread."""
+        stamp = datetime.fromtimestamp(self._clock.unix(), UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        event = {"time": stamp, "level": "warning", "event": "log_lines_dropped", **self._context, "lines": count}
+        return self._render(None, "warning", event)
+
+    def _tell_repeats(self, *, all_of_them: bool = False) -> None:
+        for key, count in self._repeats.over(all_of_them=all_of_them):
+            name, *words = key if isinstance(key, tuple) else (str(key),)
+            self._logger.warning("repeated", of=name, times=count, **dict(words))
+
     def _stamp(self, logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         return {"time": self._time(), "level": method, "event": event.pop("event"), **event}
 
     def _time(self) -> str:
-        """Now, in UTC, with milliseconds; the calendar is asked once a second."""
+        """Now, in UTC, with milliseconds; the calendar, and what else is due, is looked at once a second."""
         now_ms = int(self._clock.unix() * 1000)
         second, milliseconds = divmod(now_ms, 1000)
         if second != self._second:
             self._second = second
             self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+            self._tell_repeats()
         return f"{self._second_text}{milliseconds:03d}Z"
 
 
-def request_fields(record: ExchangeRecord) -> dict[str, object]:
-    """The fields of an exchange's canonical line; those that were never reached are left out."""
-    fields: dict[str, object] = {
-        "request_id": record.request_id,
-        "endpoint": record.endpoint,
-        "model": record.model,
-        "outcome": record.outcome,
-        "status": record.status,
-        "stream": record.stream,
-        "bytes_in": record.bytes_in,
-        "bytes_out": record.bytes_out,
-    }
-    for name in _SAID_WHEN_ANY:
-        if value := getattr(record, name):
-            fields[name] = value
-    for name in _SAID_WHEN_KNOWN:
-        value = getattr(record, name)
-        if value is not None:
-            fields[name] = value
-    for name, source in _TIMES:
-        seconds = getattr(record, source)
-        if seconds is not None:
-            fields[name] = _milliseconds(seconds)
-    for stage, spent_s in record.stages.items():
-        fields[_STAGE_NAMES[stage]] = _milliseconds(spent_s)
-    return fields
-
-
-_SAID_WHEN_ANY = (
-    "tenant",
-    "worker",
-    "upstream_request_id",
-    "attempts",
-    "policy",
-    "decision",
-    "events",
-    "error_code",
-    "rejection",
-    "detail",
-    "retries",
-    "finish_reasons",
-)
-_SAID_WHEN_KNOWN = ("prompt_tokens", "cached_tokens", "output_tokens", "disconnect")
-_TIMES = (("duration_ms", "duration_s"), ("ttft_ms", "ttft_s"), ("tpot_ms", "tpot_s"))
-_STAGE_NAMES = {stage: f"{stage}_ms" for stage in Stage}
-
-
-def _milliseconds(seconds: float) -> float:
-    """To the microsecond. Cheaper than `round`, whose decimal arithmetic nobody needs here."""
-    return int(seconds * 1_000_000 + 0.5) / 1000
-
-
-class FileLines:
-    """Whole lines into a file; a line that cannot be written is counted in `lost` and left out."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.lost = 0
-
-    def write(self, line: bytes) -> None:
-        """Write one line and flush it."""
-        try:
-            self._file.write(line)
-            self._file.flush()
-        except (OSError, ValueError):  # ValueError: the file was closed
-            self.lost += 1
+def _identity(fields: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    """What makes two errors of one name the same: their words and numbers, but no measurements."""
+    return tuple((name, value) for name, value in fields.items() if isinstance(value, str | int))
 
 
 class _LineWriter:
@@ -213,6 +195,11 @@ def _render_text(logger: object, method: str, event: MutableMapping[str, Any]) -
 
 def _without_surrogates(value: object) -> str:
     return str(value).encode(errors="backslashreplace").decode()
+
+
+def _printable(text: str) -> str:
+    """The text with what could forge a line, or upset a terminal, written as escapes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _text(value: object) -> str:

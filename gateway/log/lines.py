@@ -1,0 +1,143 @@
+"""Whole lines into a file that may be slow, full or without a reader, from a program that must not wait for it."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+MAX_WAITING_BYTES = 4 * 1024 * 1024
+"""Lines that wait for a slow reader; some ten thousand requests' worth. Further ones are dropped."""
+GATHER_S = 0.02
+"""Lines of so long are written together, so that a busy event loop is not interrupted for each of them."""
+PIECE_BYTES = 4096
+"""PIPE_BUF: what one process writes into a shared pipe at once is not torn apart by what another one writes."""
+LAST_LINES_S = 1.0
+"""For what waits at the end to be written."""
+
+
+class LineQueue:
+    """
+    Lines on their way into a file. `put` never blocks and never raises.
+
+    The thread is a daemon: one that is stuck in a write must not keep the process from ending.
+
+    Args:
+        write: Writes all of its bytes, however long it takes; raises OSError or ValueError when it cannot.
+        gap: The line that stands for so many that were dropped.
+    """
+
+    def __init__(self, write: Callable[[bytes], object], gap: Callable[[int], bytes]) -> None:
+        self._write = write
+        self._gap = gap
+        self._lock = threading.Lock()
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self._overflowed = 0
+        self._untold = 0
+        self._failed = 0
+        self._awake = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost so far: there was no room for them, or they could not be written."""
+        return self._overflowed + self._failed
+
+    def put(self, line: bytes) -> None:
+        """Queue a line, or drop it."""
+        with self._lock:
+            if self._bytes + len(line) > MAX_WAITING_BYTES or self._closed.is_set():
+                self._overflowed += 1
+                self._untold += 1
+            else:
+                self._lines.append(line)
+                self._bytes += len(line)
+        if not self._awake.is_set():
+            self._awake.set()
+
+    def close(self, timeout_s: float = LAST_LINES_S) -> None:
+        """Write what waits, but no longer than `timeout_s`; later lines are dropped. Idempotent."""
+        self._closed.set()
+        self._awake.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._awake.wait()
+            self._closed.wait(GATHER_S)
+            self._awake.clear()
+            self._drain()
+        self._drain()
+
+    def _drain(self) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, []
+            untold, self._untold = self._untold, 0
+        if untold:
+            lines.append(self._gap(untold))
+        for piece, count in _pieces(lines):
+            try:
+                self._write(piece)
+            except (OSError, ValueError):  # ValueError: the file was closed
+                self._failed += count
+            with self._lock:
+                self._bytes = max(0, self._bytes - len(piece))
+
+
+def _pieces(lines: list[bytes]) -> list[tuple[bytes, int]]:
+    """Whole lines, as many as fit into one write, and how many they are."""
+    pieces: list[tuple[bytes, int]] = []
+    some: list[bytes] = []
+    size = 0
+    for line in lines:
+        if some and size + len(line) > PIECE_BYTES:
+            pieces.append((b"".join(some), len(some)))
+            some, size = [], 0
+        some.append(line)
+        size += len(line)
+    if some:
+        pieces.append((b"".join(some), len(some)))
+    return pieces
+
+
+def writer_to(file: BinaryIO) -> Callable[[bytes], object]:
+    """
+    Blocking writes into an open file. Past its buffer where it has a descriptor: a thread that is stuck in a buffered
+    file holds a lock which the interpreter wants at its end.
+    """
+    try:
+        descriptor = file.fileno()
+    except (OSError, ValueError):  # a file in memory has none
+        return _Flushed(file)
+    return _Raw(descriptor, file)
+
+
+class _Flushed:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def __call__(self, piece: bytes) -> None:
+        self._file.write(piece)
+        self._file.flush()
+
+
+class _Raw:
+    """Keeps the file, so that its descriptor stays open."""
+
+    def __init__(self, descriptor: int, file: BinaryIO) -> None:
+        self._descriptor = descriptor
+        self._file = file
+
+    def __call__(self, piece: bytes) -> None:
+        left = memoryview(piece)
+        while left:
+            try:
+                left = left[os.write(self._descriptor, left) :]
+            except BlockingIOError:
+                # Somebody who shares the terminal has made it non-blocking.
+                select.select([], [self._descriptor], [], 1.0)
