@@ -20,6 +20,8 @@ from loadtest.outcomes import Outcome
 from loadtest.result import RunResult
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+TWICE = ("ttft", "tpot", "e2e")
+"""Rows that tables show with failures as infinite too; their variants would only repeat the picture."""
 
 _BOUND = re.compile(r"(ttft|ttft_from_schedule|ttfvt|tpot|e2e|service)(?:_p\d+(?:\.\d+)?)?(?:_s)?|(gap|itl)s?(?:_s)?")
 
@@ -33,6 +35,11 @@ class DurationRow:
     meaning: str
     histogram: DurationHistogram
     lost: int | None = None
+
+    @property
+    def twice(self) -> bool:
+        """Whether a table has a second line for it."""
+        return bool(self.lost) and self.name in TWICE
 
     def percentile(self, p: float) -> float | None:
         """Of successes."""
@@ -168,12 +175,12 @@ def _rows(ledger: Ledger) -> tuple[DurationRow, ...]:
             durations.ttft_from_schedule,
             lost,
         ),
-        DurationRow("ttfvt", "… to first visible token", "sent → first event with visible text", durations.ttfvt),
+        DurationRow("ttfvt", "… to first visible token", "sent → first event with visible text", durations.ttfvt, lost),
         DurationRow("gaps", "Gap between token events", "between two token-bearing events", durations.gaps),
         DurationRow("itl", "Latency per token", "gap / tokens that ended it, per token", durations.itl),
-        DurationRow("tpot", "Time per output token", "(last − first event) / later tokens", durations.tpot),
+        DurationRow("tpot", "Time per output token", "(last − first event) / later tokens", durations.tpot, lost),
         DurationRow("e2e", "End to end, from schedule", "scheduled moment → last token", durations.e2e, lost),
-        DurationRow("service", "Service time", "sent → last token", durations.service),
+        DurationRow("service", "Service time", "sent → last token", durations.service, lost),
     )
 
 

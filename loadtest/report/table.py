@@ -58,8 +58,8 @@ def _durations(found: Figures) -> Table:
         cells = [words.mark(histogram, p) + words.milliseconds(row.percentile(p)) for p in PERCENTILES]
         largest = words.milliseconds(histogram.max if histogram.count else None)
         table.add_row(row.label, words.milliseconds(histogram.mean), *cells, largest, str(histogram.count))
-        if row.lost:
+        if row.twice:
             infinite = [words.milliseconds(row.percentile_with_lost(p)) for p in PERCENTILES]
-            label = f"  {row.lost} failed or unsent as {words.INFINITE}"
+            label = f"  … {row.lost} failed or unsent as {words.INFINITE}"
             table.add_row(label, "", *infinite, words.INFINITE, str(histogram.count + row.lost), style="dim")
     return table
