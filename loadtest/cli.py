@@ -1,165 +1,229 @@
 """
-The load test's command line.
+The load test's command line: asks, measures the client, runs, judges, stores.
 
-Exit codes: 0 done and failures within the threshold; 1 too many failures (or nothing succeeded); 2 bad usage, also a
-target off loopback without --yes, or a result that cannot be stored; 3 nothing usable answers at the target; 130
-interrupted before the run, or twice.
+Exit codes are those of `options.EPILOG`; where several apply the first of INVALID, missed thresholds, failures counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
+import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
+from loadtest.consent import check_consent, planned_load
 from loadtest.discovery import TargetUnavailableError, choose_model
-from loadtest.ledger import Ledger
-from loadtest.report import print_table, result_json, write_json
+from loadtest.objectives import missed_objectives, objective_texts, parse_objectives
+from loadtest.options import build_parser, described_scenarios
+from loadtest.plan import RunPlan
+from loadtest.report.folder import write_results
+from loadtest.report.table import print_summary
+from loadtest.result import RunResult
+from loadtest.run_options import Load, choose_load, settings_of
+from loadtest.scenarios import scenarios
+from loadtest.scenarios.base import Context, Scenario, session_rng
+from loadtest.scenarios.calibration import Calibration, calibrate
+from loadtest.scenarios.options import make
+from loadtest.scenarios.text import TokenScale
 from loadtest.target import Target, UsageError, parse_target
-from loadtest.workload import ChatPlan
 
-MAX_USERS = 1_000
-MAX_DURATION_S = 24 * 3600.0
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+DONE, FAILED, BAD_USAGE, NO_TARGET, INVALID, LOST_PROCESS, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of "20", "20s", "1m30s", "2h"; refused: nothing, zero, more than a day."""
-    match = _DURATION.fullmatch(text.strip())
-    hours, minutes, seconds = (float(g or 0) for g in match.groups()) if match else (0.0, 0.0, 0.0)
-    total = hours * 3600 + minutes * 60 + seconds
-    if not 0 < total <= MAX_DURATION_S:
-        raise argparse.ArgumentTypeError(f"expected a duration like 20s or 1m30s, at most 24h, found {text!r}")
-    return total
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run that only has to be started."""
 
-
-def _count(low: int, high: int) -> type[int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"expected a whole number from {low} to {high}, found {text!r}")
-        return int(text)
-
-    return parse  # type: ignore[return-value]
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The argument parser; defaults are those of `make loadtest`."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest", description="Streaming load on an OpenAI endpoint.")
-    parser.add_argument("scenario", nargs="?", choices=("chat",), default="chat")
-    parser.add_argument("--target", default="http://127.0.0.1:8000", help="default: %(default)s")
-    parser.add_argument(
-        "--users", type=_count(1, MAX_USERS), default=8, help="concurrent streams, default: %(default)s"
-    )
-    parser.add_argument("--duration", type=parse_duration, default=30.0, help="30s, 1m30s, ...; default: 30s")
-    parser.add_argument("--drain", type=parse_duration, default=60.0, help="time to finish after the end, default: 60s")
-    parser.add_argument("--model", help="default: the first one in /v1/models")
-    parser.add_argument("--max-tokens", type=_count(1, 1_000_000), default=64, help="per answer, default: %(default)s")
-    parser.add_argument("--prompt-words", type=_count(1, 1_000_000), default=64, help="default: %(default)s")
-    parser.add_argument("--ignore-eos", action="store_true", help="ask for exactly --max-tokens (vLLM only)")
-    parser.add_argument("--seed", type=_count(0, 2**31), default=1, help="of the prompts, default: %(default)s")
-    parser.add_argument("--api-key", help="default: $GATEWAY_API_KEY, then $OPENAI_API_KEY")
-    parser.add_argument(
-        "--max-failures", type=float, default=0.0, metavar="PERCENT", help="exit 1 above it, default: 0"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the result there too; - for standard output, no table")
-    parser.add_argument("--results", default="results", metavar="DIR", help="folder of results, default: %(default)s")
-    parser.add_argument("--yes", action="store_true", help="send load to a target that is not on this machine")
-    return parser
-
-
-def check_target(target: Target, options: argparse.Namespace) -> None:
-    """
-    Lets loopback pass, and anything else only after a yes.
-
-    Raises:
-        UsageError: not loopback and no --yes; the message says what would be sent.
-    """
-    if options.yes or target.is_loopback():
-        return
-    raise UsageError(
-        f"{target.url} is not on this machine: would send streaming chat requests from {options.users} concurrent "
-        f"users for {options.duration:g} s, each asking for up to {options.max_tokens} tokens; add --yes to do it"
-    )
+    plan: RunPlan
+    scenario: Scenario
+    load: Load
+    lengths: Calibration
+    objectives: dict[str, float]
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Parses, asks, runs, reports; returns the exit code."""
+    if argv[:1] == ["report"]:
+        from loadtest.report.command import main as report_main
+
+        return report_main(argv[1:])
     options = build_parser().parse_args(argv)
+    if options.list:
+        print("\n".join(described_scenarios()))
+        return DONE
     console = Console(stderr=options.json == "-")
     if not console.is_terminal:
         console.width = 120  # a file or a pipe has no width of its own
     try:
-        target = parse_target(options.target)
-        check_target(target, options)
-        api_key = options.api_key or environ.get("GATEWAY_API_KEY") or environ.get("OPENAI_API_KEY")
-        model = choose_model(target, options.model, api_key)
+        prepared = prepare(options, environ, _asker(console))
+        return _run(options, console, prepared, environ)
     except UsageError as error:
         print(f"loadtest: {error}", file=sys.stderr)
-        return 2
+        return BAD_USAGE
     except TargetUnavailableError as error:
         print(f"loadtest: {error}", file=sys.stderr)
-        return 3
+        return NO_TARGET
     except KeyboardInterrupt:
-        return 130
-    return _run(options, console, target, model, api_key)
+        return INTERRUPTED
 
 
-def _run(options: argparse.Namespace, console: Console, target: Target, model: str, api_key: str | None) -> int:
-    # Imported here: Locust takes a second to import, which bad usage and --help need not wait for.
-    from loadtest.locust_run import RunPlan, run_chat
+def _asker(console: Console) -> Callable[[str], bool] | None:
+    """Asks on a terminal; None where nobody could answer."""
+    if not (sys.stdin.isatty() and console.is_terminal):
+        return None
+    return lambda question: console.input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
-    chat = ChatPlan(model, options.max_tokens, options.prompt_words, options.ignore_eos, options.seed)
-    plan = RunPlan(target, chat, options.users, options.duration, options.drain, api_key)
-    title = (
-        f"{options.scenario}: {model} at {target.url}, {options.users} users for {options.duration:g} s, closed loop"
+
+def prepare(
+    options: argparse.Namespace, environ: Mapping[str, str], ask: Callable[[str], bool] | None = None
+) -> Prepared:
+    """
+    Everything up to the first request of the load. What can be refused without asking the target is refused first.
+
+    Raises:
+        UsageError: something the person at the keyboard can mend.
+        TargetUnavailableError: nothing usable answers.
+    """
+    target = parse_target(options.target)
+    objectives = parse_objectives(options.slo)
+    kind, given = scenarios()[options.scenario], dict(options.option)
+    salt = secrets.token_hex(4) if options.salt is None else options.salt
+    draft = make(kind, Context("?", TokenScale(), salt), given)
+    load = choose_load(options, draft)
+    api_key = options.api_key or environ.get("GATEWAY_API_KEY") or environ.get("OPENAI_API_KEY")
+    plan = RunPlan(
+        target=target,
+        scenario=options.scenario,
+        context=draft.context,
+        options=given,
+        users=load.users,
+        arrivals=load.arrivals,
+        duration_s=load.duration_s,
+        drain_s=options.drain,
+        seed=options.seed,
+        processes=options.processes if load.users is None else min(options.processes, load.users),
+        max_in_flight=options.max_in_flight,
+        connections=options.connections,
+        read_timeout_s=options.read_timeout,
+        api_key=api_key,
+        run_id=f"{time.time_ns():x}",
     )
+    wanted = ", ".join(f"{key}={value}" for key, value in given.items()) or "default lengths"
+    check_consent(target, f"{options.scenario} ({wanted}): {planned_load(plan)}", yes=options.yes, ask=ask)
+    model = choose_model(target, options.model, api_key)
+    lengths = _lengths(options, target, model, api_key, draft, salt)
+    scenario = make(kind, lengths.context, given)
+    return Prepared(replace(plan, context=lengths.context), scenario, load, lengths, objectives)
+
+
+def _lengths(
+    options: argparse.Namespace, target: Target, model: str, api_key: str | None, scenario: Scenario, salt: str
+) -> Calibration:
+    """How the target counts tokens, asked or assumed."""
+    if options.assume_lengths:
+        context = Context(model, TokenScale(), salt, continuous_usage=options.continuous_usage)
+        return Calibration(context, ("lengths are assumed, as --assume-lengths says",), 0)
+    request = next(scenario.session(session_rng(options.seed, 0, 0), 0))
+    return calibrate(
+        target, model, api_key, family=request.family, salt=salt, continuous_usage=options.continuous_usage
+    )
+
+
+def _run(options: argparse.Namespace, console: Console, prepared: Prepared, environ: Mapping[str, str]) -> int:
+    # Imported here: Locust takes a second to import, which bad usage and --help need not wait for.
+    from loadtest.locust_run import WorkerProcessError
+    from loadtest.measured_run import measured_run
+
+    plan, objectives = prepared.plan, prepared.objectives
+    title = f"{plan.scenario}: {plan.context.model} at {plan.target.url}, {prepared.load}, {plan.duration_s:g} s"
     console.print(title, highlight=False)
-    ledger = Ledger()
-
-    def progress(elapsed: float) -> None:
-        if console.is_terminal:
-            left = max(0.0, options.duration - elapsed)
-            state = f"{ledger.ok} ok, {ledger.failed} failed, {ledger.in_flight} in flight, {left:.0f} s left"
-            console.print(f"\r{state}   ", end="", highlight=False)
-
-    totals = run_chat(plan, ledger, progress)
-    if console.is_terminal:
-        console.print()
-    settings = {
-        "scenario": options.scenario,
-        "target": target.url,
-        "model": model,
-        "users": options.users,
-        "duration_s": options.duration,
-        "max_tokens": options.max_tokens,
-        "prompt_words": options.prompt_words,
-        "ignore_eos": options.ignore_eos,
-        "seed": options.seed,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "locust_requests": totals.requests,
-        "locust_failures": totals.failures,
-    }
-    result = result_json(ledger, settings)
-    stored = Path(options.results) / f"{options.scenario}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    if objectives:
+        console.print(f"thresholds: {', '.join(objective_texts(objectives))}", highlight=False)
+    for note in prepared.lengths.notes:
+        console.print(f"  {note}", style="dim", highlight=False, markup=False)
+    ceiling = _ceiling(options, console, environ)
+    settings = settings_of(
+        plan,
+        prepared.scenario,
+        prepared.load,
+        options,
+        {
+            "lengths": prepared.lengths.to_json(),
+            "ceiling_per_process": ceiling,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        },
+    )
+    try:
+        result = measured_run(
+            plan,
+            settings,
+            console,
+            title=title,
+            objectives=objectives,
+            warmup_s=options.warmup,
+            ceiling=ceiling,
+            metrics_port=options.metrics_port,
+            server_metrics=options.server_metrics,
+        )
+    except WorkerProcessError as error:
+        print(f"loadtest: {error}", file=sys.stderr)
+        return LOST_PROCESS
     # Shown first: a result that cannot be stored must not be lost with the folder's write permission.
     if options.json == "-":
-        json.dump(result, sys.stdout)
+        json.dump(result.to_json(), sys.stdout)
     else:
-        print_table(console, ledger)
+        print_summary(console, result)
+    stored = _store(options, console, result)
+    return _verdict(options, console, result) if stored else BAD_USAGE
+
+
+def _ceiling(options: argparse.Namespace, console: Console, environ: Mapping[str, str]) -> float | None:
+    from loadtest.ceiling import CeilingError, known_ceiling
+
+    if options.calibrate == "never":
+        return None
     try:
-        write_json(stored, result)
+        ceiling, measured = known_ceiling(environ, anew=options.calibrate == "now")
+    except CeilingError as error:
+        console.print(f"the client's own limit is unknown: {error}", style="yellow", highlight=False, markup=False)
+        return None
+    if measured:
+        console.print(
+            f"this machine's client: {ceiling.cpu_us_per_event:.1f} us of processor time per event, "
+            f"{ceiling.events_per_s:,.0f} events/s per load process",
+            highlight=False,
+        )
+    return ceiling.events_per_s
+
+
+def _store(options: argparse.Namespace, console: Console, result: RunResult) -> bool:
+    folder = Path(options.results) / f"{options.scenario}-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        written = write_results(folder, result)
         if options.json not in (None, "-"):
-            write_json(Path(options.json), result)
+            Path(options.json).write_text(json.dumps(result.to_json()) + "\n")
     except OSError as error:
         print(f"loadtest: the result cannot be stored: {error}: set --results or --json", file=sys.stderr)
-        return 2
+        return False
     if options.json != "-":
-        console.print(f"result: {stored}", highlight=False)
-    too_many = 100 * ledger.failure_share() > options.max_failures
-    return 1 if too_many or not ledger.ok else 0
+        for line in written.lines():
+            console.print(line, highlight=False, markup=False)
+    return True
+
+
+def _verdict(options: argparse.Namespace, console: Console, result: RunResult) -> int:
+    """The exit code, and why it is not 0."""
+    if not result.health.valid:
+        return INVALID
+    missed = missed_objectives(result)
+    for text in missed:
+        console.print(f"MISSED {text}", style="bold red", highlight=False, markup=False)
+    ledger = result.ledger
+    too_many = 100 * ledger.failure_share() > options.max_failures or not ledger.ok + ledger.cancelled
+    return FAILED if missed or too_many else DONE

@@ -28,6 +28,8 @@ class RequestRecord:
     outcome: Outcome
     sent_s: float | None = None
     """When its first byte was handed to the socket; None: never sent."""
+    connect_s: float | None = None
+    """What opening its connection took; None: it used one that was open."""
     first_token_s: float | None = None
     first_visible_s: float | None = None
     """The first event with text that a user sees (reasoning and tool calls are not)."""
@@ -89,8 +91,8 @@ class RequestRecord:
 
     @property
     def send_lag_s(self) -> float | None:
-        """How late it was sent."""
-        return _between(self.scheduled_s, self.sent_s)
+        """How late the client was: scheduled moment to sending, without what the connection took."""
+        return None if self.sent_s is None else self.sent_s - self.scheduled_s - (self.connect_s or 0.0)
 
     @property
     def tpot_s(self) -> float | None:

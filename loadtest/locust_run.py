@@ -1,79 +1,204 @@
 """
-The chat scenario on Locust: closed-loop users, own books, and an end that loses no stream.
+A run on Locust: in this process, or as master of worker processes on loopback. Needs gevent's patch: see `__main__`.
 
-Locust sees one event per request, so its totals agree with the books and are not polluted by token events. Import this
-only in a process that gevent has patched: see `__main__`.
+The end loses no stream. Locust's own end would: it kills what is in flight, and its master waits half a second for the
+last reports. So the load is told to end first, what is in flight finishes, the last report of every process is waited
+for, and only then Locust stops.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any
 
 import gevent
+import msgspec
 from gevent.event import Event
-from locust import User, constant, task
 from locust.env import Environment
 
-from loadtest.chat import ChatCall
-from loadtest.http_client import Client
-from loadtest.ledger import Ledger, RequestRecord
-from loadtest.outcomes import Outcome
-from loadtest.target import Target
-from loadtest.workload import ChatPlan, chat_bodies
+from loadtest.generator import Generator
+from loadtest.locust_users import teller, user_class
+from loadtest.merging import MergedRun
+from loadtest.plan import RunPlan
+from loadtest.process_report import ProcessReport
+from loadtest.result import TimelineSample
+from loadtest.stalls import StallGuard
+from loadtest.worker_messages import BEGIN, END, REPORT
 
-PAUSE_AFTER_FAILURE_S = 0.1
+SAMPLE_PERIOD_S = 1.0
+_LEAD_S = 0.3
+"""Between telling the processes and the start of the schedule."""
+_WORKER_START_S = 60.0
+_LAST_REPORT_S = 30.0
 
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """How many users for how long. `drain_s` is the time streams get to finish after the end."""
-
-    target: Target
-    chat: ChatPlan
-    users: int
-    duration_s: float
-    drain_s: float = 60.0
-    api_key: str | None = None
+OnSample = Callable[[TimelineSample], None]
 
 
-class FailedRequestError(Exception):
-    """What Locust is told about a request that failed."""
+class WorkerProcessError(Exception):
+    """A load process did not start, or ended before the run did."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocustTotals:
-    """Locust's own count, to check the books against."""
-
-    requests: int
-    failures: int
-
-
-def run_chat(plan: RunPlan, ledger: Ledger, progress: Callable[[float], None]) -> LocustTotals:
+def run_load(plan: RunPlan, run: MergedRun, on_sample: OnSample) -> float:
     """
-    Runs the scenario to its end and fills the books; `progress` gets the elapsed seconds about once a second.
+    Runs the plan to its end and fills the books; `on_sample` is called about once a second.
 
-    SIGINT or SIGTERM ends the run early: streams in flight still finish.
+    Returns the start of the schedule as perf_counter seconds. SIGINT or SIGTERM ends the run early: streams in flight
+    still finish.
+
+    Raises:
+        WorkerProcessError: a load process was lost; the books would be wrong without it.
     """
-    started = time.perf_counter()
-    environment = Environment(user_classes=[_user_class(plan, ledger, started)], stop_timeout=plan.drain_s)
-    runner = environment.create_local_runner()
-    gc.collect()
-    gc.freeze()  # what exists now never dies: collections during the run look at new objects only
     with _interrupts() as interrupted:
-        runner.start(plan.users, spawn_rate=max(plan.users, 1))
-        while (left := plan.duration_s - (time.perf_counter() - started)) > 0 and not interrupted.is_set():
-            interrupted.wait(min(1.0, left))
-            progress(time.perf_counter() - started)
-        runner.stop()  # returns when every user has finished its request, or `stop_timeout` has passed
+        carry = _run_here if plan.processes == 1 else _run_workers
+        return carry(plan, run, on_sample, interrupted)
+
+
+def _run_here(plan: RunPlan, run: MergedRun, on_sample: OnSample, interrupted: Event) -> float:
+    with StallGuard(plan.read_timeout_s) as guard:
+        environment = Environment(stop_timeout=plan.drain_s)
+        generator = Generator(plan, 0, guard, teller(environment))
+        environment.user_classes = [user_class(plan, generator)]
+        runner = environment.create_local_runner()
+        loop_watch = gevent.spawn(generator.watch_loop)
+        with frozen_heap():
+            generator.started = time.perf_counter() + _LEAD_S
+            runner.start(plan.locust_users(), spawn_rate=plan.locust_users())
+
+            def tick() -> None:
+                if generator.broken is not None:
+                    raise generator.broken
+                run.take(generator.report())
+                on_sample(run.sample(time.perf_counter() - generator.started, closed_loop=plan.users is not None))
+
+            _until_end(plan, generator.started, interrupted, tick)
+            generator.end()
+            stopping = gevent.spawn(runner.stop)  # returns when every user has left, or `stop_timeout` has passed
+            while not stopping.ready():
+                stopping.join(SAMPLE_PERIOD_S)
+                tick()
+            stopping.get()
+            total = environment.stats.total
+            run.take(
+                generator.report(final=True, locust_requests=total.num_requests, locust_failures=total.num_failures)
+            )
+            on_sample(run.sample(time.perf_counter() - generator.started, closed_loop=plan.users is not None))
+        loop_watch.kill()
         runner.quit()
-    gc.unfreeze()
-    return LocustTotals(environment.stats.total.num_requests, environment.stats.total.num_failures)
+        return generator.started
+
+
+def _run_workers(plan: RunPlan, run: MergedRun, on_sample: OnSample, interrupted: Event) -> float:
+    environment = Environment(user_classes=[user_class(plan, None)], stop_timeout=plan.drain_s)
+    runner = environment.create_master_runner("127.0.0.1", 0)
+
+    def on_report(environment: Environment, msg: Any, **_: Any) -> None:
+        run.take(ProcessReport.from_bytes(msg.data["report"]))
+
+    runner.register_message(REPORT, on_report)
+    try:
+        with _worker_processes(plan, runner.server.port) as workers:
+            _await(lambda: len(runner.clients.ready) == plan.processes, workers, _WORKER_START_S, "connect")
+            started = time.perf_counter() + _LEAD_S
+            runner.send_message(BEGIN, {"started": started})
+            gevent.spawn(runner.start, plan.locust_users(), plan.locust_users())
+
+            def tick() -> None:
+                _check_alive(workers, run)
+                on_sample(run.sample(time.perf_counter() - started, closed_loop=plan.users is not None))
+
+            _until_end(plan, started, interrupted, tick)
+            runner.send_message(END, {})
+            give_up = time.perf_counter() + plan.drain_s + _LAST_REPORT_S
+            while len(run.finished) < plan.processes and time.perf_counter() < give_up:
+                gevent.sleep(0.05)
+                if time.perf_counter() - started - run.timeline[-1].at_s >= SAMPLE_PERIOD_S:
+                    tick()
+            if len(run.finished) < plan.processes:
+                raise WorkerProcessError(f"expected {plan.processes} last reports, found {len(run.finished)}")
+            on_sample(run.sample(time.perf_counter() - started, closed_loop=plan.users is not None))
+            total = environment.stats.total
+            _await(lambda: total.num_requests >= run.locust_requests, workers, _LAST_REPORT_S, "report to Locust")
+            run.locust_requests, run.locust_failures = total.num_requests, total.num_failures
+            return started
+    finally:
+        runner.quit()
+
+
+def _until_end(plan: RunPlan, started: float, interrupted: Event, tick: Callable[[], None]) -> None:
+    """Ticks once a second until the time is over or somebody interrupts."""
+    end, due = started + plan.duration_s, started
+    while (now := time.perf_counter()) < end and not interrupted.is_set():
+        due = max(due + SAMPLE_PERIOD_S, now)
+        interrupted.wait(max(0.0, min(due, end) - now))
+        tick()
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """What exists now never dies: collections during the run look at new objects only."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def _worker_processes(plan: RunPlan, port: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """
+    Load processes that get the plan through their standard input: it holds the API key, which no process list shows.
+
+    They live in a session of their own, so that Ctrl-C reaches the master alone, and end when their input does.
+    """
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in range(plan.processes):
+            command = [sys.executable, "-m", "loadtest.worker", str(port), str(number)]
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            workers.append(worker)
+            assert worker.stdin is not None
+            worker.stdin.write(msgspec.json.encode(plan) + b"\n")
+            worker.stdin.flush()
+        yield workers
+    finally:
+        for worker in workers:
+            assert worker.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                worker.stdin.close()
+        for worker in workers:
+            try:
+                worker.wait(5.0)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+
+
+def _await(condition: Callable[[], bool], workers: list[subprocess.Popen[bytes]], limit_s: float, what: str) -> None:
+    give_up = time.perf_counter() + limit_s
+    while not condition():
+        for number, worker in enumerate(workers):
+            if worker.poll() is not None:
+                raise WorkerProcessError(f"load process {number} ended with exit code {worker.returncode}")
+        if time.perf_counter() > give_up:
+            raise WorkerProcessError(f"expected the load processes to {what} within {limit_s:g} s, they did not")
+        gevent.sleep(0.02)
+
+
+def _check_alive(workers: list[subprocess.Popen[bytes]], run: MergedRun) -> None:
+    for number, worker in enumerate(workers):
+        if number not in run.finished and worker.poll() is not None:
+            raise WorkerProcessError(
+                f"load process {number} ended with exit code {worker.returncode} in the middle of the run"
+            )
 
 
 @contextmanager
@@ -96,56 +221,3 @@ def _interrupts() -> Iterator[Event]:
     finally:
         for handler in handlers:
             handler.cancel()
-
-
-def _user_class(plan: RunPlan, ledger: Ledger, started: float) -> type[User]:
-    numbers = iter(range(1_000_000_000))
-
-    run_id = f"{time.time_ns():x}"  # request ids must not repeat between runs: servers log them
-
-    class ChatUser(User):
-        """Asks, reads the whole answer, asks again."""
-
-        wait_time = constant(0)
-
-        def on_start(self) -> None:
-            """A connection and a series of prompts of its own."""
-            self.client = Client(plan.target)
-            self.number = next(numbers)
-            self.bodies = enumerate(chat_bodies(plan.chat, self.number))
-
-        def on_stop(self) -> None:
-            """Closes the connection."""
-            self.client.close()
-
-        @task
-        def chat(self) -> None:
-            """One request."""
-            count, body = next(self.bodies)
-            ledger.schedule()
-            call = ChatCall(ledger, started, f"lt-{run_id}-{self.number}-{count}")
-            try:
-                record = call.perform(self.client, plan.target, body, plan.api_key)
-            except gevent.GreenletExit:
-                cut = call.interrupted()
-                if cut is not None:
-                    self.tell(cut)
-                raise
-            self.tell(record)
-            if record.outcome is not Outcome.OK:
-                # A closed loop against quick refusals would otherwise become a flood.
-                gevent.sleep(PAUSE_AFTER_FAILURE_S)
-
-        def tell(self, record: RequestRecord) -> None:
-            """Locust's own count: one event per request that ended."""
-            failed = record.outcome is not Outcome.OK
-            self.environment.events.request.fire(
-                request_type="SSE",
-                name="chat",
-                response_time=1000 * (record.ended_s - record.scheduled_s),
-                response_length=record.token_events,
-                exception=FailedRequestError(f"{record.outcome}: {record.detail}") if failed else None,
-                context={},
-            )
-
-    return ChatUser

@@ -3,19 +3,19 @@ Timing of one streamed answer, pure: fed with (time, data) pairs, it knows what 
 
 Definitions: a token-bearing event has text, reasoning text or a piece of a tool call in it; role-only, empty, usage and
 comment events have none. TTFT is the first token-bearing event after sending. A gap lies between two token-bearing
-events. TPOT is (last - first) / (tokens - tokens in the first event), tokens from the server's usage. Times are seconds
-of one monotonic clock, taken when the bytes were read and before they were parsed.
+events. Times are seconds of one monotonic clock, taken when the bytes were read and before they were parsed.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any
 
+import msgspec
+
+from loadtest.chunks import Choice, Chunk, Usage
 from loadtest.outcomes import Outcome
 
-_TEXT_FIELDS = ("content", "reasoning", "reasoning_content", "refusal")
+_decode = msgspec.json.Decoder(Chunk).decode
 
 
 @dataclass(slots=True)
@@ -26,15 +26,19 @@ class StreamTimer:
     first_visible_at: float | None = None
     last_at: float | None = None
     gaps: list[float] = field(default_factory=list)
+    other_choices: list[float] = field(default_factory=list)
+    """Times of events with a choice and no token."""
     token_events: int = 0
-    first_event_tokens: int = 1
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reasons: dict[int, str] = field(default_factory=dict)
+    pieces: list[str] = field(default_factory=list)
     error: str | None = None
     malformed: str | None = None
     done: bool = False
+    _chunk_tokens: list[int] = field(default_factory=list)
+    _told: int = 0
 
     def event(self, now: float, data: bytes) -> None:
         """Takes one event; what comes after [DONE] does not count."""
@@ -44,64 +48,77 @@ class StreamTimer:
             self.done = True
             return
         try:
-            value = json.loads(data)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
+            chunk = _decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             self.malformed = self.malformed or data[:200].decode(errors="replace")
             return
-        error = value.get("error")
-        if error or value.get("object") == "error":
-            self.error = self.error or _message(error if error else value)
+        error = chunk.error_text()
+        if error is not None:
+            self.error = self.error or error
             return
-        usage = value.get("usage")
-        if isinstance(usage, dict):
-            self._usage(usage)
-        self._choices(now, value.get("choices") or (), usage)
+        if chunk.usage is not None:
+            self.usage(chunk.usage)
+        if chunk.choices:
+            self._choices(now, chunk.choices, chunk.usage)
 
-    def _usage(self, usage: dict[str, Any]) -> None:
-        self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
-        self.output_tokens = usage.get("completion_tokens", self.output_tokens)
-        details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict):
-            self.cached_tokens = details.get("cached_tokens", self.cached_tokens)
+    def usage(self, usage: Usage) -> None:
+        """Takes counts by the server; the last ones count."""
+        if usage.prompt_tokens is not None:
+            self.prompt_tokens = usage.prompt_tokens
+        if usage.completion_tokens is not None:
+            self.output_tokens = usage.completion_tokens
+        if usage.prompt_tokens_details is not None and usage.prompt_tokens_details.cached_tokens is not None:
+            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
 
-    def _choices(self, now: float, choices: Any, usage: dict[str, Any] | None) -> None:
+    def _choices(self, now: float, choices: list[Choice], usage: Usage | None) -> None:
         bearing = visible = False
         for choice in choices:
-            delta = choice.get("delta") or choice
-            seen = bool(delta.get("content") or choice.get("text"))
-            visible = visible or seen
-            bearing = bearing or seen or _bears_token(delta)
-            if choice.get("finish_reason"):
-                self.finish_reasons[choice.get("index", 0)] = choice["finish_reason"]
+            delta = choice.delta
+            text = choice.text if delta is None else delta.content
+            if text:
+                bearing = visible = True
+                if choice.index == 0:
+                    self.pieces.append(str(text))
+            elif delta is not None and delta.bears_token():
+                bearing = True
+            if choice.finish_reason is not None:
+                self.finish_reasons[choice.index] = choice.finish_reason
         if not bearing:
+            self.other_choices.append(now)
             return
         if self.last_at is None:
             self.first_at = now
-            if usage:
-                self.first_event_tokens = max(1, usage.get("completion_tokens", 1))
         else:
             self.gaps.append(now - self.last_at)
         if visible and self.first_visible_at is None:
             self.first_visible_at = now
         self.last_at = now
         self.token_events += 1
+        if usage is not None and usage.completion_tokens is not None:
+            self._chunk_tokens.append(usage.completion_tokens - self._told)
+            self._told = usage.completion_tokens
 
     @property
-    def time_per_output_token(self) -> float | None:
-        """Seconds, or None when the usage is missing or tells of no token after the first event."""
-        if self.first_at is None or self.last_at is None or self.output_tokens is None:
-            return None
-        later = self.output_tokens - self.first_event_tokens
-        return (self.last_at - self.first_at) / later if later > 0 else None
+    def chunk_tokens(self) -> list[int]:
+        """Tokens that came with each token-bearing event; empty unless the server told them with every one."""
+        return self._chunk_tokens if len(self._chunk_tokens) == self.token_events else []
+
+    @property
+    def text(self) -> str:
+        """The visible text of the first choice so far."""
+        return "".join(self.pieces)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of the first choice that ended."""
+        return next(iter(self.finish_reasons.values()), None)
 
     def outcome(self, *, body_complete: bool) -> tuple[Outcome, str]:
         """How a 200 stream ended, with a detail for people."""
         if self.error is not None:
             return Outcome.IN_BAND_ERROR, self.error
         if self.malformed is not None:
-            return Outcome.MALFORMED, f"an event is no JSON object: {self.malformed}"
+            return Outcome.MALFORMED, f"an event is no JSON object of a stream: {self.malformed}"
         if not self.done:
             how = "without [DONE]" if body_complete else "in the middle of its body"
             return Outcome.TRUNCATED, f"the stream ended {how} after {self.token_events} token events"
@@ -110,19 +127,3 @@ class StreamTimer:
         if not self.token_events:
             return Outcome.TOKENLESS, "the stream ended properly without a token"
         return Outcome.OK, ""
-
-
-def _bears_token(delta: dict[str, Any]) -> bool:
-    if any(delta.get(name) for name in _TEXT_FIELDS):
-        return True
-    for call in delta.get("tool_calls") or ():
-        function = call.get("function") or {}
-        if function.get("arguments") or function.get("name"):
-            return True
-    return False
-
-
-def _message(error: Any) -> str:
-    if isinstance(error, dict):
-        return f"{error.get('code')}: {error.get('message')}"
-    return str(error)
