@@ -25,6 +25,7 @@ import uvicorn
 import uvloop
 
 from gateway import __version__
+from gateway.admission import Admission, QueueLimits, share
 from gateway.api.application import create_app
 from gateway.api.authentication import KeyAuthenticator
 from gateway.api.public_server import PublicServer
@@ -88,9 +89,10 @@ class GatewayProcess:
         )
         if settings.logging.bodies:
             log.event("bodies_are_logged", level="warning", max_bytes=settings.logging.max_body_bytes)
-        self._view = FleetView(clock, counters)
+        self._view = FleetView(clock, counters, row=self._row)
         self._pools = ConnectionPools()
-        dispatcher = FleetDispatcher(self._view, Router(), clock, link.report_failure)
+        fleet = FleetDispatcher(self._view, Router(), clock, link.report_failure, permits_of(settings))
+        dispatcher = Admission(fleet, clock, queue_limits_of(settings), gauges=counters)
         self._relay = Relay(dispatcher, counters, self._pools, relay_policy(settings))
         self._authenticator = KeyAuthenticator(
             anonymous_allowed=anonymous_allowed(settings.listen.host, allow_anonymous=settings.allow_anonymous)
@@ -124,7 +126,8 @@ class GatewayProcess:
             ),
             lambda: link.hello(os.getpid(), __version__),
         )
-        self._cut: asyncio.TimerHandle | None = None
+        self._cut: asyncio.Handle | None = None
+        self._cut_at_s = 0.0
         self._way: asyncio.Task[None] | None = None
         self._informed = asyncio.Event()
 
@@ -184,9 +187,10 @@ class GatewayProcess:
     def _end_by(self, deadline_s: float) -> None:
         loop = asyncio.get_running_loop()
         if self._cut is not None:
-            if self._cut.when() <= loop.time() + deadline_s:
+            if self._cut_at_s <= loop.time() + deadline_s:
                 return
             self._cut.cancel()
+        self._cut_at_s = loop.time() + deadline_s
         self._cut = loop.call_later(deadline_s, self._relay.shut_down)
         self._server.config.timeout_graceful_shutdown = int(deadline_s + LAST_WORDS_S) + 1
         self._server.should_exit = True
@@ -231,6 +235,19 @@ class GatewayProcess:
         if self._view.apply(snapshot):
             self._pools.retain(snapshot.workers)
         self._informed.set()
+
+
+def permits_of(settings: Settings) -> dict[str, int]:
+    """Requests that each worker may have in flight, by model; models without a limit are left out."""
+    return {name: model.max_in_flight for name, model in settings.models.items() if model.max_in_flight is not None}
+
+
+def queue_limits_of(settings: Settings) -> dict[str, QueueLimits]:
+    """How many requests may wait in one of the gateway processes, and how long, by model."""
+    return {
+        name: QueueLimits(share(model.max_queued, settings.processes), model.queue_timeout_s)
+        for name, model in settings.models.items()
+    }
 
 
 def relay_policy(settings: Settings) -> RelayPolicy:

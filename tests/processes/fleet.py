@@ -1,0 +1,162 @@
+"""
+Real gateway processes under a real supervisor, in front of simulated workers that live in the test's own event loop.
+
+Only the workers' tasks are fakes (`FakeWorker`): they are READY from the start, and the test may say otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gateway.clock import SystemClock
+from gateway.config.settings import Settings
+from gateway.control.gateway_process import ProcessState, gateway_argv
+from gateway.control.state_dir import held
+from gateway.control.status_report import GatewayProcessLine
+from gateway.control.supervisor import Supervisor
+from gateway.control.supervisor_plan import SupervisorPlan
+from gateway.log import EventLog
+from gateway.types import WorkerAddress, WorkerState
+from loadtest.servers.simulation.options import SimulatorOptions
+from loadtest.servers.simulator import serving
+from tests.control.fakes import Fleet as FakeFleet
+from tests.control.fakes import NoAdmin, RecordingWatcher, spec
+from tests.e2e.served import free_port
+
+MODEL = "sim"
+QUICK = SimulatorOptions(itl_ms=5, itl_ms_per_seq=0, prefill_ms_per_token=0)
+
+
+def configured(processes: int, **top: Any) -> Settings:
+    """One model; request lines are left out, because the processes write to the test's own standard error."""
+    document: dict[str, Any] = {
+        "models": {MODEL: {"model": "some/model", **top.pop("model", {})}},
+        "listen": {"port": free_port()},
+        "admin": {"port": free_port()},
+        "processes": processes,
+        "drain_timeout_s": 20,
+        "logging": {"requests": False},
+    }
+    return Settings.model_validate(document | top)
+
+
+class Fleet:
+    """A running supervisor with everything a test looks at."""
+
+    def __init__(self, supervisor: Supervisor, workers: FakeFleet, watcher: RecordingWatcher) -> None:
+        self.supervisor = supervisor
+        self.workers = workers
+        self._watcher = watcher
+
+    @property
+    def port(self) -> int:
+        """Where clients connect."""
+        return int(self._watcher.addresses.public.rpartition(":")[2])
+
+    @property
+    def lines(self) -> tuple[GatewayProcessLine, ...]:
+        """What `gateway status` says of the gateway processes."""
+        return self.supervisor.report().gateway_processes
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that serve, slot by slot."""
+        return [line.pid for line in self.lines if line.state is ProcessState.SERVING and line.pid is not None]
+
+    async def all_serve(self, count: int) -> None:
+        """Until so many processes serve; the test's deadline limits it."""
+        await until(lambda: len(self.pids) == count)
+
+    async def replaced(self) -> None:
+        """New processes with the same settings, as `gateway reload --processes` brings them."""
+        reshaping = self.supervisor.reshaping
+        begun = reshaping.replace_processes()
+        await until(lambda: reshaping.latest.number == begun.number and not reshaping.latest.running)
+        assert not reshaping.latest.failed, reshaping.latest.lines
+
+    async def resized(self, processes: int) -> None:
+        """Another number of processes, as a reload brings it."""
+        reshaping = self.supervisor.reshaping
+        settings = reshaping.settings.model_copy(update={"processes": processes})
+        await reshaping.use(settings, reshaping.specs)
+
+    def total(self, metric: str, *values: str) -> float:
+        """A counter's or gauge's sum over all series whose label values include these."""
+        merged = self.supervisor.totals.merged()
+        found = (
+            cells[0] for (kind, labels), cells in merged.items() if kind.name == metric and set(values) <= {*labels}
+        )
+        return sum(found)
+
+    def owners(self) -> dict[int, int]:
+        """By a client's own port: the pid of the process that has accepted its connection."""
+        found = {}
+        for line in self.lines:
+            if line.pid is None:
+                continue
+            for connection in psutil.Process(line.pid).net_connections(kind="tcp"):
+                if connection.laddr and connection.laddr.port == self.port and connection.raddr:
+                    found[connection.raddr.port] = line.pid
+        return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a state that nobody announces; the test's own deadline limits it."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def fleet(
+    folder: Path, settings: Settings, *, workers: int = 2, simulator: SimulatorOptions = QUICK
+) -> AsyncIterator[Fleet]:
+    """A gateway of real processes over READY simulated workers; all processes serve when the block begins."""
+    fakes, watcher, clock = FakeFleet(), RecordingWatcher(), SystemClock()
+    with held(folder / "state") as directory:
+        pass
+    (folder / "run").mkdir()
+    specs = tuple(spec(f"{MODEL}-{number}", MODEL) for number in range(workers))
+    supervisor = Supervisor(
+        SupervisorPlan(
+            settings=settings,
+            specs=specs,
+            make_actor=fakes.make,
+            make_admin=lambda _: NoAdmin(),
+            state=directory,
+            runtime_dir=folder / "run",
+            gateway_argv=gateway_argv(),
+            clock=clock,
+            log=EventLog(lambda line: None, clock),
+            watcher=watcher,
+            sweep=lambda: (),
+            keys_file=str(directory.keys_file),
+        )
+    )
+    async with AsyncExitStack() as stack:
+        simulators = [await stack.enter_async_context(serving(simulator)) for _ in specs]
+        for number, (each, at) in enumerate(zip(fakes.workers.values(), simulators, strict=True)):
+            each.status = replace(
+                each.status,
+                state=WorkerState.READY,
+                launch_id=f"launch-{number}",
+                address=WorkerAddress(host="127.0.0.1", port=at.port),
+            )
+        running = asyncio.create_task(supervisor.run())
+        try:
+            await watcher.until(lambda: "listening" in watcher.words)
+            found = Fleet(supervisor, fakes, watcher)
+            await until(lambda: running.done() or len(found.pids) == settings.processes)
+            if running.done():
+                await running
+            yield found
+        finally:
+            supervisor.stop("end of test")
+            supervisor.stop("end of test")
+            await running
