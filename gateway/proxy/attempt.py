@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from gateway.protocol.observer import Ending
 from gateway.protocol.retry import Cause, cause_of_in_band, cause_of_status
 from gateway.proxy.answer import Answer
 from gateway.proxy.hints import retry_hints
-from gateway.proxy.interfaces import Lease
+from gateway.proxy.interfaces import AttemptTrace, Lease
 from gateway.proxy.limits import Limit
 from gateway.proxy.plain import PlainTail, read_plain
 from gateway.proxy.upstream import Headers, UpstreamConnection
@@ -61,6 +62,7 @@ class Attempt:
         "reading_error",
         "send_at",
         "sent_at",
+        "trace",
         "usage",
     )
 
@@ -77,6 +79,7 @@ class Attempt:
         self.sent_at = 0.0
         self.send_at = 0.0
         self.usage: PlainTail | None = None
+        self.trace = None if exchange.trace is None else exchange.trace.attempt(lease.worker)
 
     async def run(self) -> None:
         """
@@ -105,6 +108,18 @@ class Attempt:
                     connection.abort()
         finally:
             self.active = False
+            if self.trace is not None:
+                self._end_trace(self.trace, sys.exception())
+
+    def _end_trace(self, trace: AttemptTrace, error: BaseException | None) -> None:
+        failure = ""
+        if isinstance(error, AttemptFailed):
+            failure = error.cause
+        elif error is not None:
+            failure = error.outcome if isinstance(error, Interrupted) else Outcome.INTERNAL
+        answer = self.answer
+        known_by = self._exchange.record.upstream_request_id if answer is not None else ""
+        trace.ended(answer.status if answer is not None else 0, known_by, failure)
 
     # --- the request ----------------------------------------------------------------------------------------------
 
@@ -148,12 +163,15 @@ class Attempt:
         answer = Answer(connection, self._lease, relay.recorder.inter_token(exchange.record.model), exchange.wake)
         answer.observe(exchange.family, view.n, drop_usage=self._force_usage)
         self.answer = answer
+        headers = exchange.client.scope["headers"]
+        if self.trace is not None:
+            headers = self.trace.headers(headers)
         head = request_head(
             exchange.client.scope["method"],
             worker.address,
             exchange.route.path,
             upstream_request_headers(
-                exchange.client.scope["headers"],
+                headers,
                 host=authority(worker.address),
                 attempt_id=attempt_id,
                 content_length=len(self._body),

@@ -63,6 +63,7 @@ class Exchange(Waiting):
         "request_id",
         "route",
         "streaming_at",
+        "trace",
         "view",
     )
 
@@ -83,6 +84,8 @@ class Exchange(Waiting):
         self.phase = Phase.BODY
         self.phase_at = now
         self.record = ExchangeRecord(self.request_id, route.endpoint, self.family, now, tenant=caller.tenant)
+        tracer = relay.tracer
+        self.trace = None if tracer is None else tracer.request(self.record, scope["method"], scope["headers"])
         self.committed_at = 0.0
         self.streaming_at = 0.0
         self.extra_headers: Headers = []
@@ -135,6 +138,8 @@ class Exchange(Waiting):
             if not counted:
                 relay.recorder.started(record.model)
             complete_record(self)
+            if self.trace is not None:
+                self.trace.ended()
             # Exchange, attempt and answer refer to each other, and what was raised to the frames it came through, which
             # refer to the exchange: untie them, so that no collector has to.
             self.attempt = self._timer = self._interrupt = None

@@ -6,6 +6,7 @@ What the relay needs from the rest of a gateway process, as small Protocols.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -96,6 +97,40 @@ class GapHistogram(Protocol):
     """The inter-token latency histogram of one model: the only metric touched per event."""
 
     def observe(self, seconds: float) -> None: ...
+
+
+class AttemptTrace(Protocol):
+    """One attempt in the trace of its request."""
+
+    def headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The client's headers with the attempt's trace context in place of the client's."""
+        ...
+
+    def ended(self, status: int, attempt_id: str, failure: str) -> None:
+        """The attempt is over: the worker's status (0: none), its name for the request, and a word for what failed."""
+        ...
+
+
+class RequestTrace(Protocol):
+    """The trace of one request."""
+
+    def attempt(self, worker: WorkerView) -> AttemptTrace:
+        """An attempt at `worker` begins."""
+        ...
+
+    def ended(self) -> None:
+        """The exchange is over and its record complete."""
+        ...
+
+
+class Tracer(Protocol):
+    """Where traces are on. Nothing in it blocks or raises."""
+
+    def request(
+        self, record: ExchangeRecord, method: str, headers: Iterable[tuple[bytes, bytes]]
+    ) -> RequestTrace:
+        """A request with these headers has begun; `record` is filled in until `RequestTrace.ended`."""
+        ...
 
 
 class Recorder(Protocol):

@@ -12,7 +12,7 @@ from gateway.proxy.exchange import Exchange
 from gateway.types import Outcome
 
 if TYPE_CHECKING:
-    from gateway.proxy.interfaces import Caller, Dispatcher, Recorder
+    from gateway.proxy.interfaces import Caller, Dispatcher, Recorder, Tracer
     from gateway.proxy.policy import RelayPolicy
     from gateway.proxy.pool import ConnectionPools
 
@@ -21,11 +21,19 @@ class Relay:
     """
     Relays requests to workers.
 
-    `active` holds the running exchanges; it is empty at idle.
+    `active` holds the running exchanges; it is empty at idle. `tracer` is None where traces are off.
     """
 
-    def __init__(self, dispatcher: Dispatcher, recorder: Recorder, pools: ConnectionPools, policy: RelayPolicy) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        recorder: Recorder,
+        pools: ConnectionPools,
+        policy: RelayPolicy,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.dispatcher = dispatcher
+        self.tracer = tracer
         self.recorder = recorder
         self.pools = pools
         self.policy = policy
