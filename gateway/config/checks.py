@@ -21,6 +21,7 @@ GATEWAYS_OWN_OPTIONS = ("--model", "--served-model-name", "--host", "--port", "-
 
 _SIZE = re.compile(r"\d+(\.\d+)?[kmgt]|\d+[KMGT]?")
 _ORIGIN = re.compile(r"https?://[^/\s?#@]+")
+_COLLECTOR = re.compile(r"https?://[^\s?#@]+")
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 
@@ -205,6 +206,19 @@ def _origins(data: Section, files: Files) -> Iterator[Finding]:
             yield Finding(("cors", "allow_origins", index), message)
 
 
+def _traces(data: Section, files: Files) -> Iterator[Finding]:
+    traces = _section(data, "traces")
+    endpoint = traces.get("endpoint")
+    if isinstance(endpoint, str) and not _COLLECTOR.fullmatch(endpoint):
+        message = f"expected the URL of an OTLP collector such as http://127.0.0.1:4318, found {endpoint[:60]!r}"
+        yield Finding(("traces", "endpoint"), message)
+    file = traces.get("headers_file")
+    if isinstance(file, str) and (why := files.unreadable(file)) is not None:
+        yield Finding(("traces", "headers_file"), f"expected a readable file, found that {file} {why}")
+    if endpoint is None and traces:
+        yield Finding(("traces", next(iter(traces))), "has no effect without traces.endpoint")
+
+
 _RULES: tuple[Callable[[Section, Files], Iterator[Finding]], ...] = (
     _ports,
     _names,
@@ -214,6 +228,7 @@ _RULES: tuple[Callable[[Section, Files], Iterator[Finding]], ...] = (
     _launch,
     _limits,
     _origins,
+    _traces,
 )
 
 

@@ -130,7 +130,9 @@ def _validate(document: Document, folder: Path) -> tuple[list[Finding], Settings
 
 def _anchor_paths(data: Mapping[str, object], folder: Path) -> None:
     """Make relative paths absolute, so that they mean the same in every process that gets the settings."""
-    engines, models = data.get("engines"), data.get("models")
+    engines, models, traces = data.get("engines"), data.get("models"), data.get("traces")
+    if isinstance(traces, dict):
+        _anchor(traces, "headers_file", folder)
     for engine in engines.values() if isinstance(engines, dict) else ():
         if isinstance(engine, dict):
             _anchor(engine, "python", folder)

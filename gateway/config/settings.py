@@ -259,6 +259,21 @@ class Logging(Section):
     """So much of each body with `bodies`; the rest is cut off."""
 
 
+class Traces(Section):
+    """Spans of requests and attempts, for an OpenTelemetry collector. Needs `pip install 'vllm-gateway[traces]'`."""
+
+    endpoint: str | None = None
+    """Of the collector, OTLP over HTTP: `http://HOST:4318`, with a path only where it is not `/v1/traces`. Unset: no
+    traces, at no cost."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Of the requests that bring no trace context, so many are traced. One that brings it is traced iff it says so."""
+    trust_incoming: bool = True
+    """Continue the traces of clients. `false` for clients you do not know, who could otherwise have every request
+    traced: theirs are linked, and `sample_ratio` decides."""
+    headers_file: Path | None = None
+    """File with headers for the collector, one `Name: value` a line, such as its key."""
+
+
 class Settings(Section):
     """The whole configuration file."""
 
@@ -282,6 +297,8 @@ class Settings(Section):
     """Browser clients."""
     logging: Logging = Logging()
     """The log."""
+    traces: Traces = Traces()
+    """Traces."""
     processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] = 1
     """Gateway processes that share the public port, each with an event loop of its own. One relays some 20,000 events
     a second; raise it when one of them uses a whole core (`docs/processes.md`)."""

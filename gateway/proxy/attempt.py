@@ -18,6 +18,7 @@ from gateway.proxy.interfaces import AttemptTrace, Lease
 from gateway.proxy.limits import Limit
 from gateway.proxy.plain import PlainTail, read_plain
 from gateway.proxy.upstream import Headers, UpstreamConnection
+from gateway.proxy.waiting import Interrupted
 from gateway.types import Family, Outcome, Phase, Stage, WorkerAddress, WorkerView
 
 if TYPE_CHECKING:

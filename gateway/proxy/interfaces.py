@@ -126,9 +126,7 @@ class RequestTrace(Protocol):
 class Tracer(Protocol):
     """Where traces are on. Nothing in it blocks or raises."""
 
-    def request(
-        self, record: ExchangeRecord, method: str, headers: Iterable[tuple[bytes, bytes]]
-    ) -> RequestTrace:
+    def request(self, record: ExchangeRecord, method: str, headers: Iterable[tuple[bytes, bytes]]) -> RequestTrace:
         """A request with these headers has begun; `record` is filled in until `RequestTrace.ended`."""
         ...
 
