@@ -42,6 +42,7 @@ from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
 from gateway.proxy.pool import ConnectionPools
 from gateway.proxy.relay import Relay
 from gateway.routing import Router
+from gateway.tracing import TracingSetup, open_tracing, read_headers
 from gateway.types import FleetSnapshot
 
 KEEP_ALIVE_S = 120
@@ -93,7 +94,9 @@ class GatewayProcess:
         self._pools = ConnectionPools()
         fleet = FleetDispatcher(self._view, Router(), clock, link.report_failure, permits_of(settings))
         dispatcher = Admission(fleet, clock, queue_limits_of(settings), gauges=counters)
-        self._relay = Relay(dispatcher, counters, self._pools, relay_policy(settings))
+        self._tracing = open_tracing(_traces_of(settings, configure.slot)) if settings.traces.endpoint else None
+        tracer = self._tracing.tracer if self._tracing is not None else None
+        self._relay = Relay(dispatcher, counters, self._pools, relay_policy(settings), tracer)
         self._authenticator = KeyAuthenticator(
             anonymous_allowed=anonymous_allowed(settings.listen.host, allow_anonymous=settings.allow_anonymous)
         )
@@ -156,6 +159,9 @@ class GatewayProcess:
                 follower.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
             self._row.close()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.close)
+            self._count_losses()
             self._board.close()
 
     def _signalled(self) -> None:
@@ -220,8 +226,11 @@ class GatewayProcess:
                 in_use, idle = counts.get(pool.worker, (0, 0))
                 counts[pool.worker] = (in_use + pool.in_use, idle + pool.idle)
             self._counters.connections(counts)
-            self._counters.lost(self._log.dropped, 0)
+            self._count_losses()
             await asyncio.sleep(MEASURE_EVERY_S)
+
+    def _count_losses(self) -> None:
+        self._counters.lost(self._log.dropped, self._tracing.dropped if self._tracing is not None else 0)
 
     def _keys_changed(self, keys: tuple[ApiKey, ...]) -> None:
         self._authenticator.replace(keys)
@@ -257,6 +266,18 @@ def relay_policy(settings: Settings) -> RelayPolicy:
         max_body_bytes=settings.limits.max_body_bytes,
         max_json_depth=settings.limits.max_json_depth,
         logged_body_bytes=settings.logging.max_body_bytes if settings.logging.bodies else 0,
+    )
+
+
+def _traces_of(settings: Settings, slot: int) -> TracingSetup:
+    traces = settings.traces
+    return TracingSetup(
+        endpoint=traces.endpoint or "",
+        sample_ratio=traces.sample_ratio,
+        trust_incoming=traces.trust_incoming,
+        headers=read_headers(traces.headers_file) if traces.headers_file is not None else {},
+        version=__version__,
+        instance=f"{socket.gethostname()}:{settings.listen.port}/{slot}",
     )
 
 

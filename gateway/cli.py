@@ -59,6 +59,7 @@ from gateway.setup.engine import built_engine
 from gateway.setup.facts import gather_facts
 from gateway.setup.model import built_default_model
 from gateway.setup.progress import ProgressPrinter
+from gateway.tracing import require_usable
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import command_line
 
@@ -243,6 +244,7 @@ def check(
     if problems:
         raise ConfigurationProblems(problems)
     settings = load_settings(file)
+    require_usable(settings.traces.endpoint, settings.traces.headers_file)
     around = _surroundings()
     facts = machine_facts(settings, around)
     machine, missing = with_listed_gpus(machine_from(facts, around.environ), settings)

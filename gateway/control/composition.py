@@ -42,6 +42,7 @@ from gateway.errors import PortInUse
 from gateway.keys import count_keys
 from gateway.log import EventLog
 from gateway.setup.facts import PROXY_VARIABLES
+from gateway.tracing import require_usable
 from gateway.types import WorkerAddress
 from gateway.workers.actor import actor_for
 from gateway.workers.capabilities import FlagProbe
@@ -103,6 +104,7 @@ def serve(
             names = ", ".join(survivor.record.worker for survivor in found)
             terminal.console.print(f"workers of a gateway that was killed still run: {names}", markup=False)
         asked = settings_for(ours)
+        require_usable(asked.traces.endpoint, asked.traces.headers_file)
         # The gateway processes of a killed supervisor close their listener as soon as they notice.
         _try_to_listen(asked, state, patience_s=LISTEN_PATIENCE_S if found or left else 0.0)
         facts = without_ours(machine_facts(asked, around), ours)
