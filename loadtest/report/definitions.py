@@ -60,7 +60,8 @@ _DEFINITIONS = (
     (
         "Percentiles",
         "Of successes, so that a quick failure never improves one; the second line counts every failed or unsent "
-        "request as infinitely slow. Requests that the scenario cancels are in neither. From histograms with cells of 0.5 %.",
+        "request as infinitely slow. Requests that the scenario cancels are in neither. From histograms, cells of "
+        "0.5 %.",
     ),
     ("Attainment", "Requests that met every bound / all that were due; failed and unsent ones are bad."),
 )

@@ -28,18 +28,18 @@ _BOUND = re.compile(r"(ttft|ttft_from_schedule|ttfvt|tpot|e2e|service)(?:_p\d+(?
 
 @dataclass(frozen=True, slots=True)
 class DurationRow:
-    """One kind of duration. `lost` is how many requests count as infinite; None where that has no meaning."""
+    """One kind of duration. `lost` is how many requests count as infinite; gaps belong to no request and lose none."""
 
     name: str
     label: str
     meaning: str
     histogram: DurationHistogram
-    lost: int | None = None
+    lost: int = 0
 
     @property
     def twice(self) -> bool:
         """Whether a table has a second line for it."""
-        return bool(self.lost) and self.name in TWICE
+        return self.lost > 0 and self.name in TWICE
 
     def percentile(self, p: float) -> float | None:
         """Of successes."""
@@ -47,7 +47,7 @@ class DurationRow:
 
     def percentile_with_lost(self, p: float) -> float | None:
         """With failed and unsent requests as infinite; None without any request."""
-        lost, count = self.lost or 0, self.histogram.count
+        lost, count = self.lost, self.histogram.count
         if not count + lost:
             return None
         rank = max(1, math.ceil(p * (count + lost)))

@@ -1,0 +1,133 @@
+"""The report in a real browser: silent, self-contained, readable, and it answers the pointer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from loadtest.ledger import Ledger
+from loadtest.report.html import report_html
+from loadtest.result import RunResult
+from tests.loadtest.report.browser import Opened, chromium
+from tests.loadtest.report.invented import INVALID, invented_run
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    file.write_text(report_html(invented_run()), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_is_silent_fits_and_can_be_read(browser: Browser, report: Path, width: int, scheme: str) -> None:
+    """No word on the console, nothing fetched, no sideways scrolling, text of 12 pixels with a contrast of 4.5."""
+    opened = Opened(browser, report, width, scheme)
+    texts = opened.texts()
+    page = opened.page
+    page.close()
+
+    assert [] == opened.complaints
+    assert [] == opened.asked
+    assert 0 == opened.sideways_at_open
+    assert len(texts) > 300
+    assert [] == [entry for entry in texts if entry[1] < 12]
+    assert [] == [entry for entry in texts if entry[2] < 4.5]
+
+
+def test_every_chart_is_drawn_and_every_view_can_be_chosen(browser: Browser, report: Path) -> None:
+    """Each view of each chart has axes and something on them."""
+    page = Opened(browser, report, 1280).page
+    figures = page.locator("figure")
+    for figure in figures.all():
+        for button in figure.locator(".views button").all() or [None]:
+            if button is not None:
+                button.click()
+                assert "true" == button.get_attribute("aria-pressed")
+            assert figure.locator("svg text").count() >= 4
+            assert figure.locator("svg g[clip-path] > *").count() >= 1
+    names = figures.evaluate_all("all => all.map((figure) => figure.dataset.chart)")
+    page.close()
+
+    assert names == [
+        *("latency-ttft", "latency-gaps", "latency-tpot", "latency-e2e"),
+        *("time-rate", "time-in-flight", "time-ttft", "time-tokens", "time-cache", "time-lag"),
+        *("gaps-heat", "load-tokens", "load-ttft"),
+    ]
+
+
+def test_pointing_shows_values_and_the_same_moment_everywhere(browser: Browser, report: Path) -> None:
+    """The tip has the unit; the other charts of the timeline show the same moment; leaving clears it all."""
+    opened = Opened(browser, report, 1280)
+    page = opened.page
+    plot = page.locator("figure[data-chart=time-tokens] .plot")
+    plot.scroll_into_view_if_needed()
+    plot.hover()
+    tip = page.locator("figure[data-chart=time-tokens] .tip").inner_text()
+    crossed = page.locator("svg .cross").count()
+    page.locator("h1").hover()
+
+    assert "output tokens" in tip
+    assert 6 == crossed
+    assert 0 == page.locator("svg .cross").count()
+    assert page.locator("figure[data-chart=time-tokens] .tip").is_hidden()
+    page.locator("figure[data-chart=gaps-heat] .plot").hover()
+    assert "p50" in page.locator("figure[data-chart=gaps-heat] .tip").inner_text()
+    assert [] == opened.complaints
+    page.close()
+
+
+def test_series_can_be_hidden_and_the_theme_switched(browser: Browser, report: Path) -> None:
+    """By buttons, so that a keyboard does it too."""
+    opened = Opened(browser, report, 1280)
+    page = opened.page
+    figure = page.locator("figure[data-chart=time-rate]")
+    before = figure.locator("path.line").count()
+    figure.locator(".legend button").first.press("Enter")
+    page.locator("#theme").press("Enter")
+
+    assert before - 1 == figure.locator("path.line").count()
+    assert "dark" == page.evaluate("document.documentElement.dataset.theme")
+    assert [] == opened.complaints
+    page.close()
+
+
+@pytest.mark.parametrize("case", ["empty", "invalid", "compared", "without the raw log", "hostile"])
+def test_odd_runs_make_a_sound_page_too(browser: Browser, tmp_path: Path, case: str) -> None:
+    """Nothing sent, a client that was too slow, two runs, no records, and texts that want to be HTML."""
+    run, other = invented_run(seconds=10), None
+    if case == "empty":
+        run = RunResult({}, Ledger(), [], [], INVALID, (0.0, 1.0))
+    elif case == "invalid":
+        run = invented_run(seconds=10, health=INVALID, failures=False)
+    elif case == "compared":
+        other = invented_run(seconds=10, seed=2, slower=1.5)
+    elif case == "without the raw log":
+        run.ledger.durations  # noqa: B018 - counts the histograms, as storing them does
+        run.ledger.records.clear()
+    else:
+        run.settings["model"] = (
+            "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>" + "m" * 200
+        )
+    file = tmp_path / "report.html"
+    file.write_text(report_html(run, other), encoding="utf-8")
+    opened = Opened(browser, file, 390)
+    hit = opened.page.evaluate("window.hit")
+    opened.page.close()
+
+    assert [] == opened.complaints
+    assert [] == opened.asked
+    assert 0 == opened.sideways_at_open
+    assert hit is None
