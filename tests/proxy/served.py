@@ -21,6 +21,7 @@ from gateway.api.server_protocol import GatewayProtocol
 from gateway.clock import SystemClock
 from gateway.fleet import FleetDispatcher, FleetView
 from gateway.messages import WorkerFailure
+from gateway.proxy.interfaces import Tracer
 from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
 from gateway.proxy.pool import ConnectionPools
 from gateway.proxy.relay import Relay
@@ -161,6 +162,7 @@ async def gateway(
     cors_origins: Sequence[str] = (),
     idle_expiry_s: float = 2.5,
     keep_alive_s: int = 120,
+    tracer: Tracer | None = None,
     http: type[asyncio.Protocol] | Literal["h11", "httptools"] = GatewayProtocol,
 ) -> AsyncIterator[Served]:
     """
@@ -177,7 +179,7 @@ async def gateway(
     rules = RelayPolicy(fallback=policy or ModelPolicy(), direct=direct)
     if relay_policy is not None:
         rules = relay_policy(rules)
-    relay = Relay(dispatcher, records, pools, rules)
+    relay = Relay(dispatcher, records, pools, rules, tracer)
     app = create_app(relay, view, authenticator=authenticator, cors_origins=cors_origins)
     config = uvicorn.Config(
         app,
