@@ -238,6 +238,17 @@ class DecisionReason(StrEnum):
     """Every worker's circuit was open, and a worker that may fail is better than none."""
 
 
+class Outlook(StrEnum):
+    """What a request may hope for that gets no worker at once."""
+
+    BUSY = "busy"
+    """Some worker could serve, and has as many requests as it may."""
+    COMING = "coming"
+    """None is READY, and one is on its way."""
+    NONE = "none"
+    """None, and none is coming."""
+
+
 class CircuitState(StrEnum):
     """What a gateway process's circuit breaker says of a worker."""
 

@@ -177,6 +177,15 @@ class Model(Section):
     """Workers that somebody else runs."""
     timeouts: Timeouts = Timeouts()
     """Time limits of one request."""
+    max_in_flight: Annotated[int, Field(ge=1)] | None = None
+    """Requests each worker of the model may have at a time, from all gateway processes together; more wait in the
+    gateway's queue, first come first served. Unset: no limit, and vLLM queues by itself. A good first value is one to
+    two times `launch.max_num_seqs`: lower leaves the engine idle between requests."""
+    max_queued: Annotated[int, Field(ge=0)] = 1000
+    """Requests that may wait for a worker of the model; each gateway process takes its share. One more gets 429 at
+    once, with a `Retry-After` from the rate at which requests end. A waiting request keeps its body in memory."""
+    queue_timeout_s: PositiveSeconds = 60
+    """Longest wait while all workers are busy; then 429. Longer than clients wait is of no use to anybody."""
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     """Further attempts on other workers, only before the first byte of an answer."""
     default_max_tokens: Annotated[int, Field(ge=1)] | None = None

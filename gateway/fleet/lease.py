@@ -15,13 +15,32 @@ class WorkerLease:
     """
     Counts an attempt in flight from `__enter__` to `__exit__` (`proxy.interfaces.Lease`).
 
-    Entering twice is a programming error. Leaving twice counts once. A lease that was never entered counts nothing.
+    Entering twice is a programming error. Leaving twice counts once. A lease that was never entered counts nothing,
+    unless it was held: then it counts from there on, and must be left.
     """
 
-    __slots__ = ("_clock", "_epoch", "_judged", "_left", "_member", "_on_failure", "policy", "reason", "worker")
+    __slots__ = (
+        "_clock",
+        "_entered",
+        "_epoch",
+        "_judged",
+        "_left",
+        "_member",
+        "_on_failure",
+        "_on_release",
+        "policy",
+        "reason",
+        "worker",
+    )
 
     def __init__(
-        self, member: Member, policy: str, reason: str, clock: Clock, on_failure: Callable[[WorkerFailure], None]
+        self,
+        member: Member,
+        policy: str,
+        reason: str,
+        clock: Clock,
+        on_failure: Callable[[WorkerFailure], None],
+        on_release: Callable[[], None] | None = None,
     ) -> None:
         self.worker: WorkerView = member.view
         self.policy = policy
@@ -29,14 +48,24 @@ class WorkerLease:
         self._member = member
         self._clock = clock
         self._on_failure = on_failure
+        self._on_release = on_release
+        self._entered = False
         self._epoch: int | None = None
         self._judged = False
         self._left = False
 
-    def __enter__(self) -> WorkerLease:
+    def hold(self) -> None:
+        """Count the attempt from now on, although it begins a moment later."""
         if self._epoch is not None:
-            raise RuntimeError(f"the lease on {self.worker.name} was entered before; take a new one for each attempt")
+            raise RuntimeError(f"the lease on {self.worker.name} is held or was entered already")
         self._epoch = self._member.enter(self._clock.monotonic())
+
+    def __enter__(self) -> WorkerLease:
+        if self._entered or self._left:
+            raise RuntimeError(f"the lease on {self.worker.name} was entered before; take a new one for each attempt")
+        self._entered = True
+        if self._epoch is None:
+            self._epoch = self._member.enter(self._clock.monotonic())
         return self
 
     def __exit__(
@@ -48,6 +77,8 @@ class WorkerLease:
         if not self._judged:
             self._member.breaker.neutral(self._epoch, self._clock.monotonic())
         self._member.leave()
+        if self._on_release is not None:
+            self._on_release()
 
     def progress(self, now_s: float) -> None:
         """Bytes of this worker arrived at `now_s` (CLOCK_MONOTONIC seconds)."""

@@ -9,6 +9,11 @@ from gateway.fleet.row import BoardRow, Column
 from gateway.messages import WorkerLoad
 from gateway.types import Candidate, CircuitState, WorkerView
 
+CLAIM_SLACK_S = 0.05
+"""How much longer the first in line of another process must have waited for a free permit to be left to it."""
+CLAIM_STANDS_S = 0.1
+"""A process that has not looked for so long does not take what it claims: it hangs, or is dead."""
+
 
 class WorkerGauges(Protocol):
     """Where the fleet shows what it holds; `metrics.SlotCounters` has it."""
@@ -70,14 +75,37 @@ class Member:
         """In flight in all gateway processes together."""
         return self.in_flight if self.column is None else self.in_flight + self.column.others()
 
-    def candidate(self, now_s: float, limit: int | None = None) -> Candidate:
-        """A frozen copy for one decision. `limit`: attempts it may have in flight, None for no limit."""
+    def candidate(self, now_s: float) -> Candidate:
+        """A frozen copy for one decision."""
         view = self.view
         in_flight = self.in_flight
         if self.column is not None:
             in_flight += self.column.others()
-        full = limit is not None and in_flight >= limit
+        return Candidate(view.name, view.state, in_flight, self.breaker.admits(now_s))
+
+    def limited_candidate(self, now_s: float, limit: int, since_s: float) -> Candidate:
+        """
+        The same where `limit` may be in flight: full when they are, or when what is free is another process's turn.
+
+        Among processes it goes by age too, with some slack: permits pass from one stream to the next at once within a
+        process, and to another process only at its next look, so they change sides when somebody there is worse off and
+        not for the sake of milliseconds.
+        """
+        view = self.view
+        in_flight = self.in_flight
+        column = self.column
+        if column is not None:
+            in_flight += column.others()
+        full = in_flight >= limit
+        if not full and column is not None:
+            oldest_ms = column.oldest_claim(int((now_s - CLAIM_STANDS_S) * 1000))
+            full = oldest_ms is not None and oldest_ms < (since_s - CLAIM_SLACK_S) * 1000
         return Candidate(view.name, view.state, in_flight, self.breaker.admits(now_s), full)
+
+    def claim(self, since_s: float | None) -> None:
+        """Somebody here waits for this worker since then, None: nobody."""
+        if self.column is not None:
+            self.column.claim(0 if since_s is None else max(1, int(since_s * 1000)))
 
     def enter(self, now_s: float) -> int:
         """An attempt begins; returns its epoch for the breaker."""

@@ -100,9 +100,16 @@ class FleetView:
 
     def loads(self) -> tuple[WorkerLoad, ...]:
         """What this process has in flight, launch by launch; idle workers are included with zero."""
+        if self._row is not None:
+            self._row.look()
         now_s = self._clock.monotonic()
         retired = (member for member in self._retired if member.in_flight)
         return tuple(member.load(now_s) for member in (*self._members.values(), *retired))
+
+    def looked(self, now_s: float) -> None:
+        """Whoever waits in this process has just looked for permits."""
+        if self._row is not None:
+            self._row.looked(int(now_s * 1000))
 
     def serving(self, model: str) -> bool:
         """Whether requests for a model can be taken: a worker is READY, or worth waiting for (decision 14)."""

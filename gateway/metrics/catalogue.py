@@ -28,6 +28,12 @@ DURATION_BUCKETS = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0),
     *(10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
 )
+QUEUE_WAIT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+"""From no wait at all to minutes."""
+DEFAULT_PRIORITY = "default"
+"""The one priority there is: queues are first come, first served."""
 OVERHEAD_BUCKETS = (
     *(0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5),
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0),
@@ -144,6 +150,20 @@ OVERHEAD = Metric(
     ("stage",),
     "Time the gateway itself spent on an exchange, by stage.",
     buckets=OVERHEAD_BUCKETS,
+)
+QUEUE_DEPTH = Metric(
+    "gateway_queue_depth",
+    "gauge",
+    ("model", "priority"),
+    "Requests that wait for a worker. Zero at idle.",
+)
+QUEUE_WAIT = Metric(
+    "gateway_queue_wait_seconds",
+    "histogram",
+    ("model", "priority"),
+    "How long requests waited for a worker, those that did not have to included (0). A request that is tried again "
+    "counts once, with all its waits.",
+    buckets=QUEUE_WAIT_BUCKETS,
 )
 REJECTIONS = Metric(
     "gateway_rejections_total",
@@ -266,6 +286,8 @@ COUNTED_BY_GATEWAY_PROCESSES = (
     CACHED_PROMPT_TOKENS,
     OUTPUT_TOKENS,
     OVERHEAD,
+    QUEUE_DEPTH,
+    QUEUE_WAIT,
     REJECTIONS,
     ROUTING_DECISIONS,
     RETRIES,

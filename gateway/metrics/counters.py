@@ -9,7 +9,7 @@ from gateway.metrics import catalogue as c
 from gateway.metrics.board import Cells
 from gateway.metrics.catalogue import OTHER, Metric
 from gateway.metrics.layout import Layout
-from gateway.types import CircuitState, DecisionReason, ExchangeRecord, Outcome, Policy, RejectionReason
+from gateway.types import CircuitState, DecisionReason, ExchangeRecord, Outcome, Policy, RejectionReason, Stage
 
 _CIRCUIT_VALUE = {CircuitState.CLOSED: 0.0, CircuitState.HALF_OPEN: 1.0, CircuitState.OPEN: 2.0}
 _POLICIES = frozenset(map(str, Policy))
@@ -72,6 +72,11 @@ class SlotCounters:
         self._disconnects = layout.offsets(c.DISCONNECTS)
         self._rejections = layout.offsets(c.REJECTIONS)
         self._decisions = layout.offsets(c.ROUTING_DECISIONS)
+        self._queue_depth = {model: offset for (model, _), offset in layout.offsets(c.QUEUE_DEPTH).items()}
+        self._queue_wait = {
+            model: CellHistogram(cells, offset, c.QUEUE_WAIT)
+            for (model, _), offset in layout.offsets(c.QUEUE_WAIT).items()
+        }
         self._in_flight = {model: layout.offset(c.IN_FLIGHT, model) for model in layout.models}
         self._inter_token = self._by_model(c.INTER_TOKEN_LATENCY)
         self._first_token = self._by_model(c.TIME_TO_FIRST_TOKEN)
@@ -89,7 +94,6 @@ class SlotCounters:
         self._worker_circuit = {
             worker: offset for (_, worker), offset in layout.offsets(c.WORKER_CIRCUIT_STATE).items()
         }
-
         self._connections = {
             (worker, state): offset for (_, worker, state), offset in layout.offsets(c.UPSTREAM_CONNECTIONS).items()
         }
@@ -126,6 +130,10 @@ class SlotCounters:
         if self._request_line is not None:
             self._request_line(record)
 
+    def queue_depth(self, model: str, waiting: int) -> None:
+        """Set how many requests for a model wait in this process."""
+        self._cells[self._queue_depth[model if model in self._models else OTHER]] = float(waiting)
+
     def worker_in_flight(self, worker: str, attempts: int) -> None:
         """Set how many attempts this process has in flight on a worker. A worker outside the layout has no gauge."""
         offset = self._worker_in_flight.get(worker)
@@ -157,6 +165,9 @@ class SlotCounters:
                 self._first_token[model].observe(whole_microseconds(record.ttft_s))
             if record.tpot_s is not None:
                 self._per_token[model].observe(whole_microseconds(record.tpot_s))
+        waited_s = record.stages.get(Stage.ADMISSION, 0.0)
+        if waited_s or record.attempts:
+            self._queue_wait[model].observe(whole_microseconds(waited_s))
         for stage, seconds in record.stages.items():
             self._overheads[stage].observe(whole_microseconds(seconds))
 

@@ -9,6 +9,7 @@ from itertools import product
 
 from gateway.metrics.catalogue import (
     COUNTED_BY_GATEWAY_PROCESSES,
+    DEFAULT_PRIORITY,
     OTHER,
     RESTART_REASONS_AT_START,
     RESTART_REASONS_WHILE_SERVING,
@@ -49,6 +50,7 @@ def closed_values(metric: Metric, label: str) -> tuple[str, ...]:
         "outcome": tuple(map(str, Outcome)),
         "phase": tuple(map(str, Phase)),
         "stage": tuple(map(str, Stage)),
+        "priority": (DEFAULT_PRIORITY,),
         "policy": (*map(str, Policy), OTHER),
     }.get(label, ())
 

@@ -30,7 +30,7 @@ from gateway.proxy.waiting import Interrupted, Waiting
 from gateway.types import Endpoint, ExchangeRecord, Outcome, Phase, RetryReason, Stage
 
 if TYPE_CHECKING:
-    from gateway.proxy.interfaces import Caller
+    from gateway.proxy.interfaces import Caller, Lease
     from gateway.proxy.relay import Relay
 
 _LOG = logging.getLogger("gateway.proxy")
@@ -39,8 +39,6 @@ _DEATHS = (Cause.CONNECTION_LOST, Cause.INCOMPLETE, Cause.ABORTED)
 _WORKER_LIMITS = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
 
 HEARTBEAT = b": keep-alive\n\n"
-WORKER_WAIT_S = 120.0
-"""Longest wait for a worker that is on its way."""
 LARGE_BODY_BYTES = 1024 * 1024
 FORCED_USAGE = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
 
@@ -227,16 +225,10 @@ class Exchange(Waiting):
         retry: RetryReason | None = None
         while True:
             began = time.monotonic()
-            lease = relay.dispatcher.lease(record.model, view, excluded)
+            lease = relay.dispatcher.lease(record.model, view, excluded, self.body_done_at)
             record.stages[Stage.ROUTING] = record.stages.get(Stage.ROUTING, 0.0) + time.monotonic() - began
             if lease is None:
-                if failed is not None and failed.error is not None:
-                    raise self._final(failed.error)
-                self.enter(Phase.QUEUED)
-                if await self.wait_for(relay.dispatcher.wait_for_worker(record.model, WORKER_WAIT_S)):
-                    continue
-                record.outcome = Outcome.NO_WORKER
-                raise errors_wire.failure(Outcome.NO_WORKER, retry_after_s=5)
+                lease = await self._queued(view, excluded, failed)
             if retry is not None:
                 # Only now: without another worker nothing is tried again, and the client may.
                 record.retries.append(retry)
@@ -281,6 +273,26 @@ class Exchange(Waiting):
             else:
                 retries_left -= 1
                 excluded |= {lease.worker.name}
+
+    async def _queued(self, view: RequestView, excluded: frozenset[str], failed: AttemptFailed | None) -> Lease:
+        """Wait in line for a lease, which counts already. Raises RequestError when there is none to be had."""
+        record = self.record
+        began = time.monotonic()
+        self.enter(Phase.QUEUED)
+        try:
+            with self.relay.dispatcher.queue(
+                record.model, view, excluded, self.body_done_at, self.wake, again=failed is not None
+            ) as turn:
+                await self.until(turn.over)
+                lease = turn.take()
+        finally:
+            record.stages[Stage.ADMISSION] = record.stages.get(Stage.ADMISSION, 0.0) + time.monotonic() - began
+        if lease is not None:
+            return lease
+        if failed is not None and failed.error is not None:
+            raise self._final(failed.error)
+        record.outcome = Outcome.NO_WORKER
+        raise errors_wire.failure(Outcome.NO_WORKER, retry_after_s=5)
 
     def _final(self, error: RequestError) -> RequestError:
         """The error to end with: when the gateway has tried again itself, clients need not multiply that."""

@@ -1,12 +1,12 @@
 """
 What the relay needs from the rest of a gateway process, as small Protocols.
 
-`fleet`, `routing` and `metrics` implement them; `app.py` joins the two sides. `proxy` imports none of them.
+`admission`, `fleet` and `metrics` implement them; `app.py` joins the two sides. `proxy` imports none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -64,8 +64,31 @@ class Lease(Protocol):
         ...
 
 
+class Turn(Protocol):
+    """A wait in line; leaving it gives up the place, or a lease that was granted and not taken."""
+
+    def __enter__(self) -> Turn: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def over(self) -> bool:
+        """The wait is over."""
+        ...
+
+    def take(self) -> Lease | None:
+        """
+        The lease, which counts already and must be entered; None when no worker is to be had.
+
+        Raises:
+            Rejected: Too many wait, or it took too long.
+        """
+        ...
+
+
 class Dispatcher(Protocol):
-    """Chooses workers. Pure decisions on the latest snapshot; never blocks except where said."""
+    """Chooses workers and gives out leases. Decisions on the latest snapshot; never blocks."""
 
     @property
     def draining(self) -> bool:
@@ -80,16 +103,32 @@ class Dispatcher(Protocol):
         """The model that a name or alias means."""
         ...
 
-    def lease(self, model: str, request: RequestView, excluded: frozenset[str]) -> Lease | None:
+    def lease(self, model: str, request: RequestView, excluded: frozenset[str], since_s: float) -> Lease | None:
         """
-        Choose a worker of `model` outside `excluded` (worker names). None when there is none that may serve now.
+        Choose a worker of `model` outside `excluded` (worker names) for a request that was complete at `since_s`
+        (CLOCK_MONOTONIC). None when there is none to be had at once: `queue` says whether there will be.
 
         The lease is counted only when entered.
         """
         ...
 
-    async def wait_for_worker(self, model: str, timeout_s: float) -> bool:
-        """Wait until a worker of `model` is READY, if one is on its way (STARTING, READY within 120 s before)."""
+    def queue(
+        self,
+        model: str,
+        request: RequestView,
+        excluded: frozenset[str],
+        since_s: float,
+        wake: Callable[[], object],
+        *,
+        again: bool,
+    ) -> Turn:
+        """
+        A place in the line for `model`, taken by entering it.
+
+        Args:
+            wake: Called when the wait is over.
+            again: An attempt of this request has failed; it is not made to wait for a worker that is on its way.
+        """
         ...
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import uvicorn
 
+from gateway.admission import Admission, QueueLimits
 from gateway.api.application import create_app
 from gateway.api.authentication import Authenticator
 from gateway.api.server_protocol import GatewayProtocol
 from gateway.clock import SystemClock
-from gateway.fleet import FleetDispatcher, FleetView
+from gateway.fleet import FleetDispatcher, FleetView, WorkerLease
 from gateway.messages import WorkerFailure
 from gateway.proxy.interfaces import Tracer
 from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
@@ -85,6 +86,7 @@ class Served:
     view: FleetView
     records: Records
     server: uvicorn.Server
+    admission: Admission[WorkerLease]
     failures: list[WorkerFailure] = field(default_factory=list)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -112,6 +114,7 @@ class Served:
             "exchanges": len(self.relay.active),
             "records": self.records.in_flight,
             "leases": self.view.in_flight,
+            "waiting": self.admission.waiting,
             "connections": sum(count.in_use for count in self.pools.counts()),
         }
         return {name: count for name, count in counts.items() if count}
@@ -164,6 +167,8 @@ async def gateway(
     keep_alive_s: int = 120,
     tracer: Tracer | None = None,
     http: type[asyncio.Protocol] | Literal["h11", "httptools"] = GatewayProtocol,
+    permits: Mapping[str, int] | None = None,
+    queues: Mapping[str, QueueLimits] | None = None,
 ) -> AsyncIterator[Served]:
     """
     A gateway in front of `workers` (named w0, w1, ... unless they are views).
@@ -173,7 +178,8 @@ async def gateway(
     clock = SystemClock()
     view = FleetView(clock)
     failures: list[WorkerFailure] = []
-    dispatcher = FleetDispatcher(view, Router(), clock, failures.append)
+    fleet = FleetDispatcher(view, Router(), clock, failures.append, permits)
+    dispatcher = Admission(fleet, clock, queues)
     records = Records()
     pools = ConnectionPools(idle_expiry_s=idle_expiry_s)
     rules = RelayPolicy(fallback=policy or ModelPolicy(), direct=direct)
@@ -195,7 +201,7 @@ async def gateway(
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     server = uvicorn.Server(config)
-    served = Served(sock.getsockname()[1], direct, relay, pools, view, records, server, failures)
+    served = Served(sock.getsockname()[1], direct, relay, pools, view, records, server, dispatcher, failures)
     views = [
         worker if isinstance(worker, WorkerView) else worker_view(worker, f"w{index}")
         for index, worker in enumerate(workers)
