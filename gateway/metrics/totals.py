@@ -36,6 +36,7 @@ class Totals:
     def __init__(self) -> None:
         self._boards: list[Board] = []
         self._retired: Values = {}
+        self._sums: dict[SeriesKey, float] = {}
 
     def create(self, layout: Layout) -> Board:
         """A board for a process about to start; pass `board.fd` to it."""
@@ -52,8 +53,18 @@ class Totals:
         board.close()
 
     def merged(self) -> Values:
-        """Current totals."""
-        return merge(((board.layout, board.cells) for board in self._boards), self._retired)
+        """
+        Current totals; none is ever lower than it was, gauges aside.
+
+        Counts are whole numbers and add up exactly, the sums of histograms do not: added in another order after a board
+        was retired, they may come out lower in the last digit, which Prometheus would take for a counter that began
+        anew.
+        """
+        values = merge(((board.layout, board.cells) for board in self._boards), self._retired)
+        for key, cells in values.items():
+            if key[0].kind == "histogram":
+                cells[-1] = self._sums[key] = max(cells[-1], self._sums.get(key, 0.0))
+        return values
 
 
 def _read(layout: Layout, cells: Cells) -> Iterator[tuple[SeriesKey, list[float]]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.processes.fleet import MODEL
-from tests.proxy.raw_client import RawConnection, post
+from tests.proxy.raw_client import RawConnection, connect, post
 
 PATH = "/v1/completions"
 DONE = b"data: [DONE]\n\n"
@@ -102,3 +102,19 @@ class Load:
             one.failure = repr(error)
             return False
         return one.whole and answer.header("connection") != "close"
+
+
+async def long_stream(port: int, one: Asked, tokens: int) -> None:
+    """One stream on its own connection, noted in `one` as it goes."""
+    async with connect(port) as connection:
+        one.port = connection.writer.get_extra_info("sockname")[1]
+        body = {"model": MODEL, "prompt": "count", "max_tokens": tokens, "ignore_eos": True, "stream": True}
+        try:
+            connection.send(post(PATH, body))
+            answer = await connection.head()
+            one.status = answer.status
+            while chunk := await connection.chunk(answer):
+                one.tokens += chunk.count(b'"text":')
+            one.whole = answer.complete and answer.body.endswith(DONE)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            one.failure = repr(error)

@@ -29,6 +29,7 @@ from loadtest.servers.simulator import serving
 from tests.control.fakes import Fleet as FakeFleet
 from tests.control.fakes import NoAdmin, RecordingWatcher, spec
 from tests.e2e.served import free_port
+from tests.proxy.raw_client import RawConnection, connect
 
 MODEL = "sim"
 QUICK = SimulatorOptions(itl_ms=5, itl_ms_per_seq=0, prefill_ms_per_token=0)
@@ -89,11 +90,8 @@ class Fleet:
 
     def total(self, metric: str, *values: str) -> float:
         """A counter's or gauge's sum over all series whose label values include these."""
-        merged = self.supervisor.totals.merged()
-        found = (
-            cells[0] for (kind, labels), cells in merged.items() if kind.name == metric and set(values) <= {*labels}
-        )
-        return sum(found)
+        merged = self.supervisor.totals.merged().items()
+        return sum(cells[0] for (kind, labels), cells in merged if kind.name == metric and set(values) <= {*labels})
 
     def owners(self) -> dict[int, int]:
         """By a client's own port: the pid of the process that has accepted its connection."""
@@ -105,6 +103,21 @@ class Fleet:
                 if connection.laddr and connection.laddr.port == self.port and connection.raddr:
                     found[connection.raddr.port] = line.pid
         return found
+
+
+@asynccontextmanager
+async def one_to_each(gateway: Fleet) -> AsyncIterator[dict[int, RawConnection]]:
+    """A client's connection to every process that serves, by pid. The kernel chooses, so it takes some tries."""
+    async with AsyncExitStack() as stack:
+        mine: dict[int, RawConnection] = {}
+        by_pid: dict[int, RawConnection] = {}
+        while not by_pid.keys() >= {*gateway.pids}:
+            for _ in range(8):
+                connection = await stack.enter_async_context(connect(gateway.port))
+                mine[connection.writer.get_extra_info("sockname")[1]] = connection
+            await until(lambda: mine.keys() <= gateway.owners().keys())
+            by_pid = {pid: mine[port] for port, pid in gateway.owners().items() if port in mine}
+        yield by_pid
 
 
 async def until(condition: Callable[[], bool]) -> None:
