@@ -45,6 +45,7 @@ records = st.builds(
     model=st.sampled_from(("llama", "qwen", "", "what the client wrote")),
     stream=st.booleans(),
     outcome=st.sampled_from(Outcome),
+    attempts=st.integers(0, 2),
     retries=st.lists(st.sampled_from(RetryReason), max_size=3),
     disconnect=st.none() | st.sampled_from(Phase),
     duration_s=st.none() | seconds,
@@ -113,6 +114,8 @@ def naive(finished: list[ExchangeRecord]) -> dict[tuple[str, frozenset[tuple[str
             counts[key("gateway_time_to_first_token_seconds_count", model=model)] += 1
         if record.stream and record.tpot_s is not None:
             counts[key("gateway_time_per_output_token_seconds_count", model=model)] += 1
+        if record.attempts or record.stages.get(Stage.ADMISSION):
+            counts[key("gateway_queue_wait_seconds_count", model=model, priority="default")] += 1
         for stage in record.stages:
             counts[key("gateway_overhead_seconds_count", stage=stage)] += 1
     return {name: count for name, count in counts.items() if count}
@@ -166,6 +169,30 @@ def test_buckets_are_cumulative_and_their_bounds_inclusive(gaps: list[float]) ->
             assert len(gaps) == sample.value
         else:
             assert pytest.approx(sum(gaps)) == sample.value
+
+
+def test_queue_depth_is_of_all_processes_and_waits_of_zero_count(totals: Totals) -> None:
+    """Depths add up and go back to zero; a request that did not wait is observed as such, one never admitted is not."""
+    layout = Layout(MODELS)
+    boards = [totals.create(layout) for _ in range(2)]
+    counters = [SlotCounters(layout, board.cells) for board in boards]
+    for waiting, each in zip((3, 4), counters, strict=True):
+        each.queue_depth("llama", waiting)
+    assert 7 == exposed(totals)[key("gateway_queue_depth", model="llama", priority="default")]
+    for each in counters:
+        each.queue_depth("llama", 0)
+    for attempts, stages in ((1, {}), (1, {Stage.ADMISSION: 2.0}), (0, {Stage.ADMISSION: 4.0}), (0, {})):
+        record = ExchangeRecord("r", Endpoint.TOKENIZE, Family.PLAIN, 0.0, "llama", attempts=attempts, stages=stages)
+        counters[0].started("llama")
+        counters[0].finished(record)
+
+    samples = exposed(totals)
+    assert key("gateway_queue_depth", model="llama", priority="default") not in samples
+    for suffix, expected in (("count", 3), ("sum", 6)):
+        name = f"gateway_queue_wait_seconds_{suffix}"
+        assert expected == samples[key(name, model="llama", priority="default")]
+    bucket = key("gateway_queue_wait_seconds_bucket", model="llama", priority="default", le="0.001")
+    assert 1 == samples[bucket]
 
 
 def test_a_value_on_a_bound_falls_into_its_bucket(totals: Totals) -> None:
