@@ -59,7 +59,8 @@ class LiveProgress:
         elif sample.at_s >= self._next_line_s:
             self._next_line_s = sample.at_s + LINE_EVERY_S - 0.5  # samples are never a whole second apart
             line = ", ".join(f"{name} {value}".strip() for name, value in state)
-            self._console.print(f"{words.clock(sample.at_s)} {line}, {self._left(sample)}", highlight=False)
+            text = f"{words.clock(sample.at_s)} {line}, {self._left(sample)}"
+            self._console.print(text, highlight=False, soft_wrap=True)  # one line a report, whatever the width
         self._before = sample
 
     def _state(self, sample: TimelineSample, ledger: Ledger) -> list[tuple[str, str]]:
