@@ -81,6 +81,7 @@ def command_line(
     known_flags: frozenset[str] = frozenset(),
     launch_id: str = "",
     scratch_dir: Path | None = None,
+    memory_share: float | None = None,
 ) -> CommandLine:
     """
     The command of one launch.
@@ -90,6 +91,9 @@ def command_line(
         environ: The supervisor's own environment.
         known_flags: Those of OPTIONAL_FLAGS that this engine knows.
         scratch_dir: The launch's own TMPDIR; what the engine leaves there goes with it.
+        memory_share: What this launch may take of a GPU's memory. vLLM wants its default of 0.92 free at the start even
+            where the KV cache has an exact size and the fraction decides nothing else; beside another worker on the
+            same GPU it would never start.
     """
     environment = _environment(spec, environ)
     if scratch_dir is not None and "TMPDIR" not in spec.launch.env:
@@ -99,7 +103,7 @@ def command_line(
             # PyTorch keeps compiled kernels below TMPDIR; lost with it, every start would compile them again.
             environment.setdefault("TORCHINDUCTOR_CACHE_DIR", kernels)
     return CommandLine(
-        argv=_argv(spec, address, known_flags),
+        argv=_argv(spec, address, known_flags, memory_share),
         environ=environment,
         launch_id=launch_id,
         address=address,
@@ -130,8 +134,13 @@ def fingerprint(spec: WorkerSpec) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _argv(spec: WorkerSpec, address: WorkerAddress, known_flags: frozenset[str]) -> tuple[str, ...]:
+def _argv(
+    spec: WorkerSpec, address: WorkerAddress, known_flags: frozenset[str], memory_share: float | None = None
+) -> tuple[str, ...]:
     launch = spec.launch
+    utilization = launch.gpu_memory_utilization
+    if utilization is None and memory_share is not None:
+        utilization = max(0.01, int(memory_share * 1000) / 1000)
     argv = [
         part.replace("{python}", str(spec.engine_python)).replace("{model}", spec.source)
         for part in spec.engine_command
@@ -143,7 +152,7 @@ def _argv(spec: WorkerSpec, address: WorkerAddress, known_flags: frozenset[str])
 
     options: list[tuple[str, object]] = [
         ("--tensor-parallel-size", launch.tensor_parallel_size if launch.tensor_parallel_size > 1 else None),
-        ("--gpu-memory-utilization", launch.gpu_memory_utilization),
+        ("--gpu-memory-utilization", utilization),
         ("--kv-cache-memory-bytes", launch.kv_cache_memory_bytes),
         ("--max-model-len", launch.max_model_len),
         ("--max-num-seqs", launch.max_num_seqs),

@@ -87,7 +87,8 @@ class GpuPool:
             answer = self.ledger.request(need, used)
             if isinstance(answer, Granted):
                 before = {index: used.get(index, 0) for index in answer.gpus}
-                return Lease(self, spec.name, answer.gpus, before, self._clock.monotonic())
+                share = self._exact_share(need, answer.gpus)
+                return Lease(self, spec.name, answer.gpus, before, self._clock.monotonic(), share)
             if isinstance(answer, Impossible):
                 raise WorkerStartError(
                     answer.sentence,
@@ -160,6 +161,11 @@ class GpuPool:
                 return late
             await self._sleep(MEMORY_POLL_S)
 
+    def _exact_share(self, need: GpuNeed, gpus: Sequence[int]) -> float | None:
+        """The largest fraction that an exact size comes to on these GPUs; None without one, or on unknown totals."""
+        shares = [need.of(self.ledger.gpus[index]) for index in gpus if self.ledger.gpus[index].total_bytes]
+        return max(shares) if need.bytes_each is not None and shares else None
+
     def _need(self, spec: WorkerSpec) -> GpuNeed:
         launch = spec.launch
         exact = None
@@ -185,6 +191,7 @@ class Lease:
     gpus: tuple[int, ...]
     _before: Mapping[int, int]
     _began_at_s: float | None
+    memory_share: float | None = None
     _released: bool = False
 
     def started(self) -> None:

@@ -150,6 +150,7 @@ class LaunchRun:
                 known_flags=self._optional_flags,
                 launch_id=launch_id,
                 scratch_dir=self._scratch,
+                memory_share=self._lease.memory_share if self._lease is not None else None,
             )
             self._board.show(LAUNCHED)
             self._process = await services.launcher.launch(command, self._log.path)

@@ -151,6 +151,11 @@ class GpuLease(Protocol):
         """Their indices in PCI bus order."""
         ...
 
+    @property
+    def memory_share(self) -> float | None:
+        """What the launch may take of each GPU's memory, where the size of its KV cache is exact; else None."""
+        ...
+
     def started(self) -> None:
         """The start is over, READY or not: another worker may start on these GPUs now. Safe to call again."""
         ...

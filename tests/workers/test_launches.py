@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,7 @@ from gateway.errors import ConfigurationError
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.actor import WorkerActor, WorkerCommand
 from gateway.workers.adoption import Adoption
+from gateway.workers.command_line import fingerprint
 from gateway.workers.gpu_pool import MEMORY_BACK_S, GpuPool
 from gateway.workers.nvml import Nvml
 from gateway.workers.placement import Gpu
@@ -70,6 +72,32 @@ def on_gpus(stage: Stage, count: int = 2) -> FakeNvml:
 def cuda(stage: Stage, index: int = 0, **launch: object) -> WorkerSpec:
     options = Launch.model_validate(launch)
     return replace(stage.spec(launch=options), name=f"{MODEL}-{index}", variant="cuda")
+
+
+@pytest.mark.parametrize(
+    ("launch", "expected"),
+    [
+        ({"kv_cache_memory_bytes": "20G"}, ["0.275"]),
+        ({"kv_cache_memory_bytes": "20G", "gpu_memory_utilization": 0.5}, ["0.5"]),
+        ({}, []),
+    ],
+)
+async def test_an_exact_cache_leaves_room_for_a_neighbour_to_start(
+    stage: Stage, launch: dict[str, object], expected: list[str]
+) -> None:
+    """
+    vLLM wants its default of 0.92 of the GPU free at the start whatever the cache's size, so that a second worker on
+    the GPU would never start. It is told what the launch really takes; a configured fraction stays, and what the
+    configuration asks is the same as before (a running worker is not replaced for it).
+    """
+    on_gpus(stage, 1)
+    spec = cuda(stage, **launch)
+    async with owned(stage, spec):
+        (command,) = stage.launcher.commands
+        given = [after for flag, after in pairwise(command.argv) if flag == "--gpu-memory-utilization"]
+
+    assert expected == given
+    assert command.fingerprint == fingerprint(spec)
 
 
 def visible(stage: Stage) -> list[str]:
