@@ -31,6 +31,8 @@ class TracingSetup:
         trust_incoming: Continue the clients' traces, sampled or not; otherwise begin new ones, linked to them.
         headers: Sent to the collector, such as its key.
         version, instance: Of this service and process, for the resource.
+        send_every_s: Longest time that a span waits for others to be sent with.
+        give_up_s: On one batch, tries included.
     """
 
     endpoint: str
@@ -39,6 +41,8 @@ class TracingSetup:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     version: str = ""
     instance: str = ""
+    send_every_s: float = 1.0
+    give_up_s: float = 5.0
 
     @property
     def url(self) -> str:

@@ -27,9 +27,6 @@ MAX_WAITING = 4096
 """Spans that wait for the collector; further ones are dropped."""
 BATCH = 128
 """Small, because the thread that encodes a batch takes turns with the event loop."""
-SEND_EVERY_MS = 1000.0
-EXPORT_TIMEOUT_S = 5.0
-"""For one batch, tries included."""
 CLOSE_S = 2.0
 
 
@@ -44,11 +41,11 @@ class OtlpTracing:
         exporter = OTLPSpanExporter(
             endpoint=setup.url,
             headers=dict(setup.headers),
-            timeout=EXPORT_TIMEOUT_S,
+            timeout=setup.give_up_s,
             compression=Compression.NoCompression,
             session=session,
         )
-        self._spans = CountedBatches(exporter)
+        self._spans = CountedBatches(exporter, setup.send_every_s)
         resource = {"service.name": SERVICE, "service.version": setup.version, "service.instance.id": setup.instance}
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(setup.sample_ratio)),
@@ -73,14 +70,13 @@ class OtlpTracing:
 class CountedBatches(SpanProcessor):
     """The SDK's batches, with a count of what is lost: by a full queue here, by a failed export in the exporter."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self, exporter: SpanExporter, send_every_s: float = 1.0) -> None:
         self._exporter = CountingExporter(exporter)
         self._batches = BatchSpanProcessor(
             self._exporter,
             max_queue_size=MAX_WAITING,
-            schedule_delay_millis=SEND_EVERY_MS,
+            schedule_delay_millis=send_every_s * 1000,
             max_export_batch_size=BATCH,
-            export_timeout_millis=EXPORT_TIMEOUT_S * 1000,
         )
         self._ended = 0
         self._overflowed = 0
