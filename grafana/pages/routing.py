@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from grafana.page import Page, Section
-from grafana.panels import Judged, PanelBuilder, Query, lines, tile, timeline
+from grafana.panels import Judged, PanelBuilder, Query, heat, lines, tile, timeline
 from grafana.promql import ratio
 from grafana.variables import DRAINS, GATEWAY, INSTANCE, JOB, MODEL, RESTARTS, SITE, WORKER, WORKERS
 
 DECISIONS = "gateway_routing_decisions_total"
 IN_FLIGHT = "gateway_worker_in_flight"
 RETRIES = "gateway_retries_total"
+WAIT = "gateway_queue_wait_seconds"
 
 CIRCUIT = {0: ("closed", "green"), 1: ("half open", "orange"), 2: ("open", "red")}
 
@@ -19,7 +20,7 @@ TILES: list[PanelBuilder] = [
         GATEWAY.rate(DECISIONS),
         "reqps",
         "Exchanges per second that were given a worker: `gateway_routing_decisions_total`.",
-        width=4,
+        width=3,
     ),
     tile(
         "Retried",
@@ -29,7 +30,22 @@ TILES: list[PanelBuilder] = [
         "`gateway_routing_decisions_total`.",
         judged=Judged(warn=0.01, bad=0.1),
         decimals=2,
-        width=4,
+        width=3,
+    ),
+    tile(
+        "Waiting",
+        GATEWAY.total("gateway_queue_depth"),
+        "short",
+        "Requests that wait for a worker: `gateway_queue_depth`.",
+        no_value="no gateway",
+        width=3,
+    ),
+    tile(
+        "Wait p95",
+        GATEWAY.quantile(0.95, WAIT),
+        "s",
+        "95 of 100 requests waited at most this long for a worker: `gateway_queue_wait_seconds`.",
+        width=3,
     ),
     tile(
         "Turned away",
@@ -38,7 +54,7 @@ TILES: list[PanelBuilder] = [
         "Share of exchanges rejected on purpose: `gateway_rejections_total`, `gateway_requests_total`.",
         judged=Judged(warn=0.01, bad=0.1),
         decimals=2,
-        width=4,
+        width=3,
     ),
     tile(
         "Circuits not closed",
@@ -46,7 +62,7 @@ TILES: list[PanelBuilder] = [
         "short",
         "Workers that get no requests, or one to try, because attempts on them failed: `gateway_worker_circuit_state`.",
         judged=Judged(warn=1, bad=2),
-        width=4,
+        width=3,
     ),
     tile(
         "Prompt tokens from cache",
@@ -55,7 +71,7 @@ TILES: list[PanelBuilder] = [
         "Share of prompt tokens that the chosen worker held in its prefix cache: `gateway_cached_prompt_tokens_total`, "
         "`gateway_prompt_tokens_total`.",
         decimals=1,
-        width=4,
+        width=3,
     ),
     tile(
         "Imbalance",
@@ -64,7 +80,7 @@ TILES: list[PanelBuilder] = [
         "Attempts in flight on a model's busiest worker by the mean of its workers, for the most uneven model: "
         "`gateway_worker_in_flight`. 1 is even.",
         decimals=2,
-        width=4,
+        width=3,
     ),
 ]
 
@@ -112,6 +128,31 @@ ROUTING: list[PanelBuilder] = [
 
 ADMISSION: list[PanelBuilder] = [
     lines(
+        "Waiting for a worker",
+        [Query(GATEWAY.total("gateway_queue_depth", ("model",)), "{{model}}")],
+        "short",
+        "Requests that wait because every worker has as many as it may have: `gateway_queue_depth`.",
+        stacked=True,
+        no_value="no gateway",
+    ),
+    lines(
+        "Wait for a worker",
+        [
+            Query(GATEWAY.quantile(0.5, WAIT), "p50"),
+            Query(GATEWAY.quantile(0.95, WAIT), "p95"),
+            Query(GATEWAY.quantile(0.99, WAIT), "p99"),
+            Query(GATEWAY.mean(WAIT), "mean"),
+        ],
+        "s",
+        "Of all requests, those that did not have to wait included: `gateway_queue_wait_seconds`.",
+    ),
+    lines(
+        "Wait p95 by model",
+        [Query(GATEWAY.quantile(0.95, WAIT, ("model",)), "{{model}}")],
+        "s",
+        "95 of 100 requests waited at most this long: `gateway_queue_wait_seconds`.",
+    ),
+    lines(
         "Turned away by reason",
         [Query(GATEWAY.rate("gateway_rejections_total", ("reason",)) + " > 0", "{{reason}}")],
         "reqps",
@@ -119,14 +160,11 @@ ADMISSION: list[PanelBuilder] = [
         stacked=True,
         no_value="none",
     ),
-    lines(
-        "Admission time",
-        [
-            Query(SITE.quantile(0.5, "gateway_overhead_seconds", where='stage="admission"'), "p50"),
-            Query(SITE.quantile(0.99, "gateway_overhead_seconds", where='stage="admission"'), "p99"),
-        ],
+    heat(
+        "Wait for a worker, distribution",
+        GATEWAY.buckets(WAIT),
         "s",
-        "Time in admission: `gateway_overhead_seconds`.",
+        "Requests per bucket and step: `gateway_queue_wait_seconds`.",
     ),
     lines(
         "Clients that left, by phase",

@@ -202,6 +202,17 @@ SATURATION = (
         {"model": "m"},
     ),
     Case(
+        "GatewayQueueLong",
+        {
+            'gateway_queue_depth{job="gateway", instance="g", model="m", priority="normal"}': "0x5 30x10 2x10",
+            f"gateway_worker_in_flight{WORKER}": "8x30",
+        },
+        "9m",
+        "13m",
+        "20m",
+        {"model": "m"},
+    ),
+    Case(
         "GatewayKvCacheSaturated",
         {f"vllm:kv_cache_usage_perc{ENGINE}": "0.5x5 0.99x10 0.6x5", f"vllm:num_requests_waiting{ENGINE}": "3x30"},
         "9m",
