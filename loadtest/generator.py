@@ -104,7 +104,9 @@ class Generator:
         sessions = Group()
         try:
             for visit, due in self._due_visits():
-                sessions.spawn(self._arrive, visit, due).link_exception(lambda greenlet: self.breaks(greenlet.exception))
+                sessions.spawn(self._arrive, visit, due).link_exception(
+                    lambda greenlet: self.breaks(greenlet.exception)
+                )
             sessions.join()
         except gevent.GreenletExit:
             sessions.kill()

@@ -38,6 +38,7 @@ def test_ttft_is_the_first_token_not_the_role() -> None:
     assert timer.last_at == 0.35
     assert timer.gaps == [pytest.approx(0.05)]
     assert timer.outcome(body_complete=True) == (Outcome.OK, "")
+    assert timer.other_choices == [0.0, 0.36], "role and empty finish, for tools that count them"
 
 
 @pytest.mark.parametrize(
@@ -71,29 +72,25 @@ def test_reasoning_is_a_token_but_not_visible() -> None:
     assert (timer.first_at, timer.first_visible_at) == (1.0, 2.0)
 
 
-def test_tpot_counts_tokens_from_usage_and_not_events() -> None:
-    """Nine tokens after the first in two events and 0.9 s are 100 ms each."""
+def test_the_tokens_of_each_event_come_from_continuous_usage() -> None:
+    """Four at once, then ten: per-token latency is the gap over ten; also when an event without text took some."""
     timer = timed(
-        (1.0, CHAT.content("a")), (1.5, CHAT.content("bcd")), (1.9, CHAT.content("e")), (2.0, CHAT.usage(5, 10))
+        (0.5, CHAT.role(usage=frames.usage_info(5, 0))),
+        (1.0, CHAT.content("abcd", usage=frames.usage_info(5, 4))),
+        (1.5, CHAT.content("", usage=frames.usage_info(5, 9))),
+        (2.0, CHAT.content("e", usage=frames.usage_info(5, 14))),
+        (2.1, CHAT.usage(5, 14)),
     )
 
-    assert timer.time_per_output_token == pytest.approx(0.1)
+    assert timer.chunk_tokens == [4, 10]
+    assert timer.gaps == [1.0]
 
 
-def test_tpot_leaves_out_the_tokens_of_the_first_event() -> None:
-    """Continuous usage tells that four tokens came at once."""
-    first = CHAT.content("abcd", usage=frames.usage_info(5, 4))
-    timer = timed((1.0, first), (2.0, CHAT.content("e", usage=frames.usage_info(5, 14))))
+def test_tokens_of_events_are_unknown_unless_all_of_them_are_told() -> None:
+    """A total at the end says nothing about single events."""
+    told = CHAT.content("a", usage=frames.usage_info(5, 1))
 
-    assert timer.time_per_output_token == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize("tokens", [None, 0, 1])
-def test_tpot_is_unknown_without_usage_or_with_a_single_token(tokens: int | None) -> None:
-    """Rather than a division that means nothing."""
-    usage = [] if tokens is None else [(1.2, CHAT.usage(5, tokens))]
-
-    assert timed((1.0, CHAT.content("a")), (1.1, CHAT.content("b")), *usage).time_per_output_token is None
+    assert timed((1.0, told), (2.0, CHAT.content("b")), (3.0, CHAT.usage(5, 2))).chunk_tokens == []
 
 
 def test_events_of_one_read_share_its_time() -> None:
@@ -140,3 +137,25 @@ def test_a_delta_of_null_does_not_break_the_measurement() -> None:
     event = b"data: " + json.dumps({"choices": [{"index": 0, "delta": None}]}).encode() + b"\n\n"
 
     assert timed((1.0, event)).token_events == 0
+
+
+def test_the_visible_text_is_kept_for_the_next_turn() -> None:
+    """Of the first choice, without reasoning; characters that were cut between two reads are whole."""
+    raw = CHAT.reasoning("hm") + CHAT.content("안녕 ") + CHAT.content("other", index=1) + CHAT.content("😀")
+    timer, splitter = StreamTimer(), EventSplitter()
+    for byte in raw:
+        for data in splitter.feed(bytes([byte])):
+            timer.event(0.0, data)
+
+    assert timer.text == "안녕 😀"
+    assert timer.token_events == 4
+
+
+def test_unusual_values_are_no_errors_where_only_presence_counts() -> None:
+    """Content parts, numbers, an error of null; but a choice that is no object is malformed."""
+    odd = b'data: {"error":null,"choices":[{"delta":{"content":[{"type":"text","text":"x"}],"tool_calls":7}}]}\n\n'
+
+    assert timed((1.0, odd)).token_events == 1
+    assert timed((1.0, b'data: {"choices":[1]}\n\n'), (1.0, frames.DONE)).outcome(body_complete=True)[0] is (
+        Outcome.MALFORMED
+    )

@@ -8,13 +8,16 @@ import time
 import anyio.to_thread
 import pytest
 
-from loadtest.chat import ChatCall
+from loadtest.call import Call
 from loadtest.http_client import Client
 from loadtest.ledger import Ledger, RequestRecord
+from loadtest.scenarios.base import Request
 from loadtest.servers.golden_server import ENDS, GoldenServer, Schedule, golden_serving
 from loadtest.target import parse_target
 
 pytestmark = pytest.mark.anyio
+
+CHAT = Request("/v1/chat/completions", b"{}", True, "chat")
 
 
 async def measure(url: str, requests: int) -> list[RequestRecord]:
@@ -24,7 +27,8 @@ async def measure(url: str, requests: int) -> list[RequestRecord]:
 
     def ask(number: int) -> RequestRecord:
         ledger.schedule()
-        return ChatCall(ledger, time.perf_counter(), f"r{number}").perform(client, target, b"{}", None)
+        now = time.perf_counter()
+        return Call(CHAT, ledger, now, now, f"r{number}").perform(client, target, None)
 
     records = [await anyio.to_thread.run_sync(ask, n) for n in range(requests)]
     client.close()
