@@ -2,7 +2,14 @@
 #   PYTHON=         interpreter (3.11 to 3.14) to build the light environment with
 #   MODEL=          hub id or folder to serve; unset: the embedded SmolLM2-135M-Instruct
 #   ENGINE_PYTHON=  interpreter of your own environment with vLLM; unset: one is built in the cache directory
-#   TARGET=         URL that `make loadtest` asks; unset: http://127.0.0.1:8000
+# make loadtest takes the options of `python -m loadtest`, the rest through ARGS=; unset: what the scenario is made for
+#   TARGET=         URL to ask; unset: http://127.0.0.1:8000
+#   SCENARIO=       chat, multi_turn, rag, burst, ...; all of them: make loadtest ARGS=--list
+#   RATE=           open loop: sessions a second (ARRIVALS=poisson, gamma:0.2, ...)
+#   USERS=          closed loop: so many at once
+#   DURATION=       30s, 5m, 1h
+#   PROCESSES=      load processes
+#   SLO=            thresholds, such as SLO="ttft_p95=500ms e2e_p99=10s"
 
 VENV := .venv/bin
 MODEL ?=
@@ -62,8 +69,11 @@ lint: tools ## ruff, mypy (Linux, macOS), import contracts, generated pages
 unit: tools
 	$(PYTEST) -n 4 -m "not integration and not engine and not soak"
 
-loadtest: bootstrap ## 30 s of streaming chat against the running gateway: TTFT, ITL, throughput, errors
-	@exec $(VENV)/python -m loadtest $(if $(TARGET),--target "$(TARGET)")
+loadtest: bootstrap ## load on the running gateway (SCENARIO= RATE= USERS= DURATION= TARGET= PROCESSES= SLO= ARGS=)
+	@exec $(VENV)/python -m loadtest $(SCENARIO) $(if $(TARGET),--target "$(TARGET)") $(if $(RATE),--rate "$(RATE)") \
+	  $(if $(ARRIVALS),--arrivals "$(ARRIVALS)") $(if $(USERS),--users "$(USERS)") \
+	  $(if $(DURATION),--duration "$(DURATION)") $(if $(PROCESSES),--processes "$(PROCESSES)") \
+	  $(foreach slo,$(SLO),--slo "$(slo)") $(ARGS)
 
 soak: tools ## long and repeated runs, up to an hour
 	$(PYTEST) -m soak --timeout 3600
