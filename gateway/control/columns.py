@@ -32,6 +32,11 @@ class Columns:
             for view, launch in zip(found, launches, strict=True)
         ]
 
+    def in_flight(self, worker: WorkerView) -> int:
+        """Attempts in flight on the worker's launch, all gateway processes together, as of now."""
+        column = self._columns.get((worker.name, worker.launch_id))
+        return self._board.column_sum(column) if column is not None else 0
+
     def _of(self, launch: tuple[str, str]) -> int:
         column = self._columns.get(launch)
         if column is None:

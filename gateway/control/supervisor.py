@@ -30,8 +30,8 @@ from gateway.config.settings import Settings
 from gateway.control.columns import Columns
 from gateway.control.front import Front
 from gateway.control.gateway_process import GatewaySlot, SlotEvents
-from gateway.control.listeners import Listeners
 from gateway.control.instruments import Instruments
+from gateway.control.listeners import Listeners
 from gateway.control.load_book import Load, LoadBook
 from gateway.control.operations import OperationReport
 from gateway.control.pulse import Pulse
@@ -142,10 +142,13 @@ class Supervisor(SlotEvents):
             public_url=self._addresses.public,
             admin_url=self._addresses.admin,
             models=model_lines(self.settings, statuses),
-            workers=worker_lines(statuses, now_s, lambda name: self.load(name).in_flight, self._vitals),
+            workers=worker_lines(statuses, now_s, self._worker_in_flight, self._vitals),
             gateway_processes=tuple(process_line(slot, now_s) for slot in (*self._front.slots, *self._front.leaving)),
             operation=self.reshaping.latest,
         )
+
+    def _worker_in_flight(self, worker: str) -> int:
+        return self._columns.in_flight(self.actors[worker].view)
 
     def _vitals(self, worker: str, launch_id: str) -> Vitals:
         signs = self._plan.vitals

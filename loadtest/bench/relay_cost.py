@@ -48,6 +48,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--many", action="store_true", help="also 2,000 slow streams, for memory")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="also our gateway with N processes, against itself with one",
+    )
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="leave the other relays out")
     parser.add_argument(
         "--peers", type=Path, default=Path(".build/bench-peers"), help="environment with vllm-router and smg"
@@ -61,7 +68,7 @@ def main() -> None:
         _raise_file_limit()
     rows: Rows = {}
     with tempfile.TemporaryDirectory(prefix="relay-cost-") as name, contextlib.ExitStack() as stack:
-        compared = _targets(Path(name), options.peers, options.only, console)
+        compared = _targets(Path(name), options.peers, options.only, options.processes, console)
         for port in UPSTREAMS:
             upstream = [sys.executable, "-m", "loadtest.bench.paced_upstream", str(port)]
             stack.enter_context(running(upstream, Path(name) / f"upstream-{port}.log"))
@@ -83,9 +90,12 @@ def main() -> None:
         sys.exit("a relay lost or garbled tokens, or our metrics did not account for all: the rows above are void")
 
 
-def _targets(folder: Path, peers: Path, only: list[str], console: Console) -> list[targets.Target]:
+def _targets(folder: Path, peers: Path, only: list[str], processes: int, console: Console) -> list[targets.Target]:
+    ours = [targets.gateway(folder, PORT, ADMIN_PORT, UPSTREAMS)]
+    if processes > 1:
+        ours.append(targets.gateway(folder, PORT, ADMIN_PORT, UPSTREAMS, processes=processes))
     found = {
-        "vllm-gateway": targets.gateway(folder, PORT, ADMIN_PORT, UPSTREAMS),
+        **{target.name: target for target in ours},
         "nginx": targets.nginx(folder, Path(".system"), PORT, UPSTREAMS),
         "vllm-router": targets.vllm_router(peers, PORT, ADMIN_PORT, UPSTREAMS),
         "smg": targets.smg(peers, PORT, ADMIN_PORT, UPSTREAMS),
@@ -94,7 +104,7 @@ def _targets(folder: Path, peers: Path, only: list[str], console: Console) -> li
         sys.exit(f"--only {', '.join(sorted(unknown))}: known relays are {', '.join(found)}")
     chosen = []
     for name, target in found.items():
-        if only and name not in only:
+        if only and name not in only and (processes == 1 or target not in ours):
             continue
         if target is None:
             console.print(f"[yellow]{name} is not installed and left out (make bench brings the peers)")
@@ -165,11 +175,24 @@ def _table(rows: Rows) -> Table:
     return table
 
 
+def _against_one(name: str, rows: Rows) -> str:
+    """Several gateway processes against one: what an event and a request cost more."""
+    said = []
+    for mode, what in (("stream", "event"), ("plain", "small request")):
+        many, one = ([result["us"] for result in rows[each][mode]] for each in (name, "vllm-gateway"))
+        interval = ratio(many, one)
+        said.append(f"CPU per {what} {interval.mean:.3f} (95 %: {interval.low:.3f} to {interval.high:.3f})")
+    return f"{name} / vllm-gateway: {', '.join(said)}"
+
+
 def _judge(rows: Rows, console: Console) -> list[dict[str, Any]]:
     ours = rows.get("vllm-gateway")
     judged: list[dict[str, Any]] = []
     if ours is None:
         return judged
+    for name in rows:
+        if name.startswith("vllm-gateway x"):
+            console.print(_against_one(name, rows))
     for bar in BARS:
         if bar.peer not in rows:
             console.print(f"{bar.text} against {bar.peer}: not measured")

@@ -26,17 +26,22 @@ class Target:
     metrics_url: str | None = None
 
 
-def gateway(folder: Path, port: int, admin_port: int, upstreams: tuple[int, ...]) -> Target:
-    """This project in its default configuration: request log, metrics, routing over both workers."""
+def gateway(folder: Path, port: int, admin_port: int, upstreams: tuple[int, ...], *, processes: int = 1) -> Target:
+    """
+    This project in its default configuration: request log, metrics, routing over both workers. With several gateway
+    processes it is a target of its own name.
+    """
+    name = "vllm-gateway" if processes == 1 else f"vllm-gateway x{processes}"
     config = {
         "listen": {"port": port},
         "admin": {"port": admin_port},
+        "processes": processes,
         "models": {MODEL: {"workers": [{"url": f"http://127.0.0.1:{upstream}"} for upstream in upstreams]}},
     }
-    file = folder / "gateway.yaml"
+    file = folder / f"{name}.yaml"
     file.write_text(json.dumps(config))  # JSON is YAML
     command = (sys.executable, "-m", "gateway", "up", "-c", str(file))
-    return Target("vllm-gateway", command, f"http://127.0.0.1:{admin_port}/metrics")
+    return Target(name, command, f"http://127.0.0.1:{admin_port}/metrics")
 
 
 def nginx(folder: Path, unpacked: Path, port: int, upstreams: tuple[int, ...]) -> Target | None:

@@ -64,6 +64,38 @@ async def test_a_killed_process_takes_its_own_streams_with_it_and_nothing_else(t
         assert 0 == gateway.total("gateway_worker_in_flight")
 
 
+async def test_the_permits_of_a_killed_process_are_back(tmp_path: Path) -> None:
+    """
+    A worker's eight permits are in use and eight streams wait, all over four processes. One process is killed: as many
+    of the others' waiting streams begin as it had running, while all that ran elsewhere still run.
+    """
+    async with (
+        asyncio.timeout(90),
+        fleet(tmp_path, configured(4, model={"max_in_flight": 8}), workers=1) as gateway,
+    ):
+        running, waiting = [Asked() for _ in range(8)], [Asked() for _ in range(8)]
+        async with asyncio.TaskGroup() as group:
+            streams = [group.create_task(long_stream(gateway.port, one, 20 * TOKENS)) for one in running]
+            await until(lambda: all(one.tokens for one in running))
+            for one in waiting:
+                group.create_task(long_stream(gateway.port, one, 1))
+            await until(lambda: gateway.total("gateway_requests_in_flight") == 16)
+            begun = [one for one in waiting if one.status]
+            (held,) = [worker.in_flight for worker in gateway.supervisor.report().workers]
+            owners = gateway.owners()
+            (killed, lost), *_ = Counter(owners[one.port] for one in running).most_common()
+            left = [one for one in waiting if owners[one.port] != killed]
+            os.kill(killed, signal.SIGKILL)
+            await until(lambda: all(one.whole for one in left))
+            still = [one for one in running if owners[one.port] != killed and not (one.whole or one.failure)]
+            for stream in streams:
+                stream.cancel()
+
+        assert [] == begun
+        assert (8, 8 - lost) == (held, len(still))
+        assert lost > 0
+
+
 def fallen(before: Mapping[SeriesKey, list[float]], after: Mapping[SeriesKey, list[float]]) -> list[SeriesKey]:
     """Counters and histograms that are lower than they were, or gone."""
     return [

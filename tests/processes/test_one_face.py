@@ -50,7 +50,7 @@ async def test_every_process_has_the_same_face(tmp_path: Path) -> None:
 
         await passive_failures_come_from_every_process(gateway, each)
         for worker in gateway.workers.workers.values():
-            worker.become(WorkerState.FAILED)
+            worker.become(WorkerState.STOPPED)
         await until_all(each, request("GET", "/ready"), 503)
         for worker in gateway.workers.workers.values():
             worker.become(WorkerState.READY)
