@@ -144,6 +144,13 @@ CACHED_PROMPT_TOKENS = Metric(
 OUTPUT_TOKENS = Metric(
     "gateway_output_tokens_total", "counter", ("model",), "Generated tokens, as reported by the workers' usage."
 )
+UNCONFIRMED_TOKEN_EVENTS = Metric(
+    "gateway_unconfirmed_token_events_total",
+    "counter",
+    ("model",),
+    "Token-bearing events of streams whose usage never came, because the client left or the worker died. Each has held "
+    "a token or more, none of which is in `gateway_output_tokens_total`.",
+)
 OVERHEAD = Metric(
     "gateway_overhead_seconds",
     "histogram",
@@ -285,6 +292,7 @@ COUNTED_BY_GATEWAY_PROCESSES = (
     PROMPT_TOKENS,
     CACHED_PROMPT_TOKENS,
     OUTPUT_TOKENS,
+    UNCONFIRMED_TOKEN_EVENTS,
     OVERHEAD,
     QUEUE_DEPTH,
     QUEUE_WAIT,

@@ -84,6 +84,7 @@ class SlotCounters:
         self._prompt_tokens = {model: layout.offset(c.PROMPT_TOKENS, model) for model in layout.models}
         self._cached_tokens = {model: layout.offset(c.CACHED_PROMPT_TOKENS, model) for model in layout.models}
         self._output_tokens = {model: layout.offset(c.OUTPUT_TOKENS, model) for model in layout.models}
+        self._unconfirmed = {model: layout.offset(c.UNCONFIRMED_TOKEN_EVENTS, model) for model in layout.models}
         self._durations = {
             values: CellHistogram(cells, offset, c.DURATION) for values, offset in layout.offsets(c.DURATION).items()
         }
@@ -178,7 +179,8 @@ class SlotCounters:
         if record.cached_tokens:
             cells[self._cached_tokens[model]] += float(record.cached_tokens)
         if record.output_tokens:
-            cells[self._output_tokens[model]] += float(record.output_tokens)
+            offsets = self._unconfirmed if record.output_tokens_estimated else self._output_tokens
+            cells[offsets[model]] += float(record.output_tokens)
 
     def _by_model(self, metric: Metric) -> dict[str, CellHistogram]:
         return {
