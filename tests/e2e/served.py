@@ -72,9 +72,12 @@ class Served:
             text=True,
             start_new_session=True,
         )
+        self._read_in_background()
+        return self
+
+    def _read_in_background(self) -> None:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
