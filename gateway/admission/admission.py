@@ -7,7 +7,7 @@ from typing import Generic, Protocol
 
 from gateway.admission.fleet import Fleet, LeaseT
 from gateway.admission.limits import QueueLimits
-from gateway.admission.room import Room, Turn
+from gateway.admission.room import CallLater, Room, Turn
 from gateway.clock import Clock
 from gateway.protocol.request import RequestView
 from gateway.types import ModelView
@@ -28,6 +28,7 @@ class Admission(Generic[LeaseT]):
         clock: For limits and rates.
         limits: By model, of this process; models without take `default`.
         gauges: None: nobody is told.
+        call_later: Calls back after some seconds; the running loop's.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class Admission(Generic[LeaseT]):
         limits: Mapping[str, QueueLimits] | None = None,
         default: QueueLimits | None = None,
         gauges: QueueGauges | None = None,
+        call_later: CallLater | None = None,
     ) -> None:
         self._fleet = fleet
         self._clock = clock
         self._limits = dict(limits or {})
         self._default = default if default is not None else QueueLimits()
         self._gauges = gauges
+        self._call_later = call_later
         # Those with limits at once, so that they know how fast permits come free before anybody waits.
         self._rooms = {model: self._room(model) for model in self._limits}
 
@@ -101,6 +104,7 @@ class Admission(Generic[LeaseT]):
             if gauges is not None:
                 gauges.queue_depth(model, waiting)
 
-        room = Room(model, self._fleet, self._limits.get(model, self._default), self._clock, on_depth)
+        limits = self._limits.get(model, self._default)
+        room = Room(model, self._fleet, limits, self._clock, on_depth, self._call_later)
         self._fleet.on_release(model, room.released)
         return room

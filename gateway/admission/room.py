@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic
+from typing import Generic, Protocol, TypeAlias
 
 from gateway.admission.drain_rate import DrainRate
 from gateway.admission.fleet import Fleet, LeaseT
@@ -22,6 +22,15 @@ LOOK_S = 0.01
 LONGEST_RETRY_AFTER_S = 60.0
 SHUTDOWN_RETRY_AFTER_S = 1.0
 _ANYWHERE: frozenset[str] = frozenset()
+
+
+class Timer(Protocol):
+    """A call to come; `asyncio.TimerHandle`."""
+
+    def cancel(self) -> None: ...
+
+
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
 
 
 class Turn(Generic[LeaseT]):
@@ -92,21 +101,29 @@ class Room(Generic[LeaseT]):
         limits: Of this process.
         clock: For the limits and the rate.
         on_depth: Told how many wait, whenever that has changed.
+        call_later: Calls back after some seconds; the running loop's.
     """
 
     def __init__(
-        self, model: str, fleet: Fleet[LeaseT], limits: QueueLimits, clock: Clock, on_depth: Callable[[int], object]
+        self,
+        model: str,
+        fleet: Fleet[LeaseT],
+        limits: QueueLimits,
+        clock: Clock,
+        on_depth: Callable[[int], object],
+        call_later: CallLater | None = None,
     ) -> None:
         self._model = model
         self._fleet = fleet
         self._limits = limits
         self._clock = clock
         self._on_depth = on_depth
+        self._call_later = call_later or _on_the_running_loop
         self._line = Line()
         self._turns: dict[int, Turn[LeaseT]] = {}
         self._rate = DrainRate()
         self._depth = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._outlook = Outlook.BUSY
         self._next_expiry_s = math.inf
         self._looking = False
@@ -185,6 +202,7 @@ class Room(Generic[LeaseT]):
         outlook = self._fleet.outlook(self._model, _ANYWHERE)
         if outlook is self._outlook and now_s < self._next_expiry_s and self._line.newcomers == len(self._line):
             return
+        back = self._outlook is Outlook.COMING and outlook is Outlook.BUSY
         self._outlook = outlook
         self._next_expiry_s = math.inf
         outlooks = {_ANYWHERE: outlook}
@@ -192,6 +210,9 @@ class Room(Generic[LeaseT]):
             place = turn.place
             outlook = outlooks.get(place.excluded) or self._fleet.outlook(self._model, place.excluded)
             outlooks[place.excluded] = outlook
+            if back:
+                # Those who waited for a restart would all be sent away at the moment at which it is over.
+                place.expires_s = now_s + self._limits.timeout_s
             until_s = place.expires_s
             if outlook is Outlook.COMING and not place.again:
                 until_s += self._limits.coming_back_s - self._limits.timeout_s
@@ -253,8 +274,12 @@ class Room(Generic[LeaseT]):
                 self._timer.cancel()
                 self._timer = None
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
+            self._timer = self._call_later(LOOK_S, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self.look()
+
+
+def _on_the_running_loop(seconds: float, call: Callable[[], None]) -> Timer:
+    return asyncio.get_running_loop().call_later(seconds, call)

@@ -57,7 +57,7 @@ class FleetView:
         return self._drain or self.snapshot.draining
 
     def drain(self) -> None:
-        """Accept no new work from now on; those who wait for a worker give up."""
+        """Accept no new work from now on; those who wait in line are turned away."""
         self._drain = True
         self._notify()
 
@@ -126,44 +126,21 @@ class FleetView:
 
     def coming(self, model: str) -> bool:
         """Whether a worker of the model is on its way back to READY."""
-        return any(self._comes_back(member.view) is not None for member in self.members(model))
+        return any(self._comes_back(member.view) for member in self.members(model))
 
     async def wait_for_snapshot(self) -> None:
         """Wait for the first snapshot. Before it every model is unknown: who listens earlier answers 404 to all."""
         while self.snapshot.version < 0:
             await self._changed.wait()
 
-    async def wait_for_worker(self, model: str, timeout_s: float) -> bool:
-        """
-        Wait until a worker of the model is READY: True at once if there is one, False as soon as none is on its way,
-        the fleet drains, or after `timeout_s`.
-        """
-        deadline_s = self._clock.monotonic() + timeout_s
-        while True:
-            members = self.members(model)
-            if self.draining:
-                return False
-            if any(member.view.state is WorkerState.READY for member in members):
-                return True
-            hopes = [until_s for member in members if (until_s := self._comes_back(member.view)) is not None]
-            remaining_s = min(deadline_s, max(hopes, default=0.0)) - self._clock.monotonic()
-            if not hopes or remaining_s <= 0:
-                return False
-            with anyio.move_on_after(remaining_s) as limit:
-                await self._changed.wait()
-            if limit.cancelled_caught:
-                return False
-
     def _notify(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    def _comes_back(self, worker: WorkerView) -> float | None:
-        """Until when (monotonic seconds) a worker is worth waiting for, None if it is not."""
+    def _comes_back(self, worker: WorkerView) -> bool:
         if worker.state not in _ON_ITS_WAY or worker.was_ready_at_s is None:
-            return None
-        until_s = worker.was_ready_at_s + COMING_BACK_WITHIN_S
-        return until_s if self._clock.monotonic() < until_s else None
+            return False
+        return self._clock.monotonic() < worker.was_ready_at_s + COMING_BACK_WITHIN_S
 
     def _member(self, worker: WorkerView) -> Member:
         present = self._members.get(worker.name)

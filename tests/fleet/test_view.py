@@ -85,9 +85,6 @@ async def test_ready_means_a_worker_serves_or_comes_back_soon(
     view.apply(snapshot(1, worker("llama-0", state, was_ready_at_s=since_s)))
 
     assert expected is view.ready
-    if not expected:
-        with anyio.fail_after(5):
-            assert not await view.wait_for_worker("llama", timeout_s=1000.0)
 
 
 def test_not_ready_without_snapshot_while_draining_or_with_a_model_nobody_serves(
@@ -112,58 +109,6 @@ def test_not_ready_without_snapshot_while_draining_or_with_a_model_nobody_serves
     empty = FleetView(clock)
     empty.apply(snapshot(1))
     assert not empty.ready
-
-
-async def test_a_waiter_wakes_when_the_worker_is_ready(
-    view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker
-) -> None:
-    """A restart of the only worker makes requests wait, not fail."""
-    view.apply(snapshot(1, worker("llama-0", WorkerState.BACKOFF, was_ready_at_s=999.0)))
-    answers: list[bool] = []
-
-    async def wait() -> None:
-        answers.append(await view.wait_for_worker("llama", timeout_s=60.0))
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
-            view.apply(snapshot(2, worker("llama-0", WorkerState.STARTING, launch="2", was_ready_at_s=999.0)))
-            await anyio.wait_all_tasks_blocked()
-            assert [] == answers
-            view.apply(snapshot(3, worker("llama-0", launch="2")))
-
-    assert [True] == answers
-
-
-@pytest.mark.parametrize("end", ["failed", "drain", "timeout"])
-async def test_a_waiter_gives_up_when_there_is_no_hope(
-    view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker, end: str
-) -> None:
-    """The worker is given up, the process drains, or the time is over."""
-    view.apply(snapshot(1, worker("llama-0", WorkerState.STARTING, was_ready_at_s=999.0)))
-    answers: list[bool] = []
-
-    async def wait() -> None:
-        answers.append(await view.wait_for_worker("llama", timeout_s=0.01 if end == "timeout" else 60.0))
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
-            if end == "failed":
-                view.apply(snapshot(2, worker("llama-0", WorkerState.FAILED, was_ready_at_s=999.0)))
-            elif end == "drain":
-                view.drain()
-
-    assert [False] == answers
-
-
-async def test_a_ready_worker_needs_no_waiting(view: FleetView, snapshot: MakeSnapshot, worker: MakeWorker) -> None:
-    """True at once, even with no time at all."""
-    view.apply(snapshot(1, worker("llama-0")))
-
-    assert await view.wait_for_worker("llama", timeout_s=0.0)
 
 
 async def test_a_process_can_wait_for_its_first_snapshot(
