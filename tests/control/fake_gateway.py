@@ -5,11 +5,13 @@ Run by the supervisor like the real one. What it does besides is told by the con
 
     m           answers; drains at once when told, and when the channel ends
     dies        exits with 3 before it listens
+    second-dies the same, but only in the second slot
+    chatty      reports loads without end
     garbage     writes what is no message
     deaf        never reads its channel after the configuration
     hangs       ignores Drain (the supervisor must kill it)
 
-GET /snapshot answers the newest snapshot's version and `draining`; GET /fail reports a failure of worker
+GET /snapshot answers the newest snapshot's version and `draining`, and the pid; GET /fail reports a failure of worker
 m-0 and a load.
 """
 
@@ -40,7 +42,7 @@ async def run(listener: socket.socket, control: socket.socket) -> None:
     configure = decode_to_gateway(await reader.readline())
     assert isinstance(configure, Configure)
     mode = next(iter(json.loads(configure.settings_json)["models"]))
-    if mode == "dies":
+    if mode == "dies" or (mode == "second-dies" and configure.slot == 1):
         raise SystemExit(3)
     newest: list[FleetSnapshot] = []
     over = asyncio.Event()
@@ -64,7 +66,7 @@ async def run(listener: socket.socket, control: socket.socket) -> None:
             pass
         body: object = os.getpid()
         if b"/snapshot" in line and newest:
-            body = {"version": newest[-1].version, "draining": newest[-1].draining}
+            body = {"version": newest[-1].version, "draining": newest[-1].draining, "pid": os.getpid()}
         if b"/fail" in line:
             writer.write(encode(WorkerFailure(worker="m-0", launch_id="l1", kind="connect", detail="refused")))
             load = WorkerLoad(worker="m-0", launch_id="l1", in_flight=2, silent_s=0.5)
@@ -80,6 +82,10 @@ async def run(listener: socket.socket, control: socket.socket) -> None:
     if mode == "garbage":
         writer.write(b"this is no message\n")
     await writer.drain()
+    if mode == "chatty":
+        while True:
+            writer.write(encode(LoadReport(loads=())) * 1000)
+            await writer.drain()
     if mode == "deaf":
         await asyncio.Event().wait()
     while line := await reader.readline():

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.clock import SystemClock
 from gateway.control.front import Front, FrontPlan, ReplacementFailed
-from gateway.control.gateway_process import GatewayProcessBroken
+from gateway.control.gateway_process import GatewayProcessBroken, ProcessState
 from gateway.control.listeners import Listeners
 from gateway.control.sockets import listen
 from gateway.fleet import InFlightBoard
@@ -34,9 +34,12 @@ class Ears:
         self._totals = totals
         self.spoke: list[int] = []
         self.gone_numbers: list[int] = []
+        self.spoke_from_the_grave: list[int] = []
 
     def message(self, slot: int, message: ToSupervisor) -> None:
         self.spoke.append(slot)
+        if slot in self.gone_numbers:
+            self.spoke_from_the_grave.append(slot)
 
     def gone(self, slot: int, board: Board) -> None:
         self.gone_numbers.append(slot)
@@ -177,3 +180,105 @@ async def test_a_drain_that_comes_while_the_process_is_started_is_not_lost(check
             await run.done.wait()
 
     assert run.ears.gone_numbers in ([], [0])
+
+
+async def test_a_dead_process_in_one_slot_is_replaced_there_and_no_other_is_touched() -> None:
+    """Of four processes one is killed: the next one of its slot serves, and the others are the same as before."""
+    async with running(processes=4) as run:
+        with anyio.fail_after(20):
+            while not all(slot.serving for slot in run.front.slots):
+                await anyio.lowlevel.checkpoint()
+        before = [slot.pid for slot in run.front.slots]
+        killed = before[2]
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        with anyio.fail_after(20):
+            while run.front.slots[2].pid in (killed, None) or not run.front.slots[2].serving:
+                await anyio.lowlevel.checkpoint()
+        after = [slot.pid for slot in run.front.slots]
+
+        assert [0, 0, 1, 0] == [slot.restarts for slot in run.front.slots]
+        assert [True, True, False, True] == [a == b for a, b in zip(before, after, strict=True)]
+        assert [ProcessState.SERVING] * 4 == [slot.state for slot in run.front.slots]
+
+
+async def test_more_and_fewer_processes_refuse_nobody() -> None:
+    """From one to three and back to one, while somebody asks over new connections: everybody is answered."""
+    async with running() as run:
+        pids = {await run.pid()}
+        over = anyio.Event()
+
+        async def ask() -> None:
+            while not over.is_set():
+                pids.add(await run.pid())
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(ask)
+            await run.front.replace(run.plan(processes=3))
+            three = {slot.pid for slot in run.front.slots}
+            with anyio.fail_after(20):
+                while not pids >= three:
+                    await anyio.lowlevel.checkpoint()
+            await run.front.replace(run.plan(processes=1))
+            over.set()
+
+        (one,) = run.front.slots
+        assert 3 == len(three)
+        assert one.pid not in three
+        assert {one.pid} == {await run.pid() for _ in range(20)}
+
+
+async def test_a_replacement_of_which_only_a_part_comes_up_refuses_nobody() -> None:
+    """The part that came up may have clients already: it leaves as a replaced process does, and the old ones stay."""
+    async with running(processes=2) as run:
+        with anyio.fail_after(20):
+            while not all(slot.serving for slot in run.front.slots):
+                await anyio.lowlevel.checkpoint()
+        before = {slot.pid for slot in run.front.slots}
+        over = anyio.Event()
+        asked = 0
+
+        async def ask() -> None:
+            nonlocal asked
+            while not over.is_set():
+                await run.pid()
+                asked += 1
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            with pytest.raises(ReplacementFailed, match="exit code 3"):
+                await run.front.replace(run.plan("second-dies", processes=2))
+            with anyio.fail_after(20):
+                while run.front.leaving:
+                    await anyio.lowlevel.checkpoint()
+            over.set()
+
+        assert asked > 0
+        assert before == {slot.pid for slot in run.front.slots}
+        assert before >= {await run.pid() for _ in range(10)}
+
+
+async def test_a_process_that_is_gone_says_nothing_any_more() -> None:
+    """It wrote until the last moment; nothing of that arrives after its end, when its row and counters are given up."""
+    async with running("chatty") as run:
+        with anyio.fail_after(20):
+            while run.ears.spoke.count(0) < 1000:
+                await anyio.lowlevel.checkpoint()
+        await run.front.replace(run.plan("m", drain_timeout_s=0))
+        with anyio.fail_after(20):
+            while 0 not in run.ears.gone_numbers or 1 not in run.ears.spoke:
+                await anyio.lowlevel.checkpoint()
+
+    assert [] == run.ears.spoke_from_the_grave
+
+
+async def test_there_are_no_more_processes_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many that still leave: the replacement is refused in words, and what runs goes on."""
+    monkeypatch.setattr("gateway.control.front.ROWS", 1)
+    async with running() as run:
+        before = await run.pid()
+        with pytest.raises(ReplacementFailed, match="drain_timeout_s"):
+            await run.front.replace(run.plan("m"))
+
+        assert before == await run.pid()

@@ -130,6 +130,25 @@ async def test_a_change_of_a_worker_reaches_the_gateway_process_with_a_higher_ve
     assert int(str(second["version"])) > int(str(first["version"]))
 
 
+async def test_a_change_reaches_every_one_of_several_gateway_processes(tmp_path: Path) -> None:
+    """Four processes, one worker that dies: each of them hears of it."""
+    async with running(tmp_path, settings(processes=4)) as run:
+        await run.watcher.until(lambda: "listening" in run.watcher.words)
+        with anyio.fail_after(20):
+            while not all(slot.serving for slot in run.supervisor.slots):
+                await anyio.lowlevel.checkpoint()
+        run.fleet.workers["m-0"].become(WorkerState.READY, **ready())
+        run.fleet.workers["m-0"].become(WorkerState.BACKOFF)
+        version = run.supervisor.snapshot().version - 1
+        heard: set[int] = set()
+        while heard != {slot.pid for slot in run.supervisor.slots}:
+            found = await run.snapshot_until(lambda snapshot: True)
+            if int(str(found["version"])) >= version:
+                heard.add(int(str(found["pid"])))
+
+    assert 4 == len(heard)
+
+
 async def test_serving_is_announced_once_and_only_when_a_model_can_be_asked(tmp_path: Path) -> None:
     """Two models: one ready worker of the first is not enough; a permanently failed second one is not waited for."""
     configured = settings(models={"m": {"model": "a/a"}, "n": {"model": "b/b"}})
