@@ -78,10 +78,12 @@ def variable_queries(dashboard: Mapping[str, Any]) -> Iterator[tuple[str, str, s
         yield variable["name"], found[1], found[2]
 
 
-def substituted(expr: str) -> str:
-    """The query as Grafana sends it when everything is chosen."""
+def substituted(expr: str, chosen: Mapping[str, str] | None = None) -> str:
+    """The query as Grafana sends it; a variable that is not in `chosen` stands on All."""
     for variable, value in SUBSTITUTES.items():
         expr = expr.replace(variable, value)
+    for name, value in (chosen or {}).items():
+        expr = expr.replace(f"${name}", value)
     return re.sub(r"\$(\w+)", ".*", expr)
 
 

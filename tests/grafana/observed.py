@@ -1,0 +1,125 @@
+"""What the dashboards look at: a fleet of simulated workers, requests, a load test, and Prometheus watching."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.e2e.served import Served, free_port, wait_until
+from tests.grafana.live import LivePrometheus
+from tests.grafana.reading import ROOT, Target
+from tests.grafana.traffic import Traffic, write_fleet
+
+QUICKER = (
+    # The hung worker and its engine after seconds instead of minutes; a few preemptions are enough.
+    (r"for: \w+", "for: 1s"),
+    (r"> 90\b", "> 3"),
+    (r"> 0\.05\b", "> 0.01"),
+    (r"iteration_tokens_total_count\[2m\]", "iteration_tokens_total_count[4s]"),
+)
+FIRING = ("GatewayWorkerHung", "GatewayEngineStalled", "GatewayPreempting", "GatewayWorkerCrashLoop")
+"""Alerts that the fleet's bad workers bring about."""
+BEHIND = """
+sum by (worker) (gateway_worker_restarts_total) or gateway_worker_progress_age_seconds or vllm:num_preemptions_total
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A Prometheus after the requests, and the gateway it watches; a load test goes on."""
+
+    prometheus: LivePrometheus
+    served: Served
+
+
+@contextmanager
+def observed(folder: Path) -> Iterator[Observed]:
+    """Inside: every target was scraped four times since the last request, and the alerts in FIRING fire."""
+    fleet = write_fleet(folder)
+    metrics_port = free_port()
+    path = os.pathsep.join([str(folder / "driver"), str(ROOT)])
+    with (
+        Served(["-c", str(fleet)], folder / "state", environ={"PYTHONPATH": path}) as served,
+        LivePrometheus(
+            folder / "prometheus",
+            {"gateway": [f"127.0.0.1:{served.admin_port}"], "loadtest": [f"127.0.0.1:{metrics_port}"]},
+            {"vllm": f"{served.admin}/discovery"},
+            QUICKER,
+        ) as prometheus,
+    ):
+        served.wait_ready(within_s=60)
+        traffic = Traffic(served)
+        with traffic.held(), load_test(served, folder, metrics_port):
+            traffic.send()
+            for times in range(1, 4):
+                traffic.break_worker()
+                wait_until(
+                    partial(_ready_again, served, "frail-0", times), within_s=30, what=f"frail-0 back after end {times}"
+                )
+            traffic.command("demo-1", "drain")
+            wait_until(
+                lambda: prometheus.value('gateway_worker_state{worker="demo-1", state="draining"}') == 1,
+                within_s=10,
+                what="demo-1 draining, in Prometheus",
+            )
+            traffic.command("demo-1", "start")
+            traffic.send()
+            wait_until(
+                lambda: all(
+                    prometheus.value(f'ALERTS{{alertname="{alert}", alertstate="firing"}}') for alert in FIRING
+                ),
+                within_s=30,
+                what=f"firing: {FIRING}",
+                context=lambda: "\n".join(map(str, prometheus.answer(Target("", "", f"ALERTS or {BEHIND}", True)))),
+            )
+            wait_until(
+                lambda: (
+                    (prometheus.value("min(count_over_time(up[8s]))") or 0) >= 4
+                    and prometheus.value('up{job="loadtest"}') == 1
+                ),
+                within_s=30,
+                what="four scrapes of every target",
+                context=prometheus.said,
+            )
+            yield Observed(prometheus, served)
+
+
+@contextmanager
+def load_test(served: Served, folder: Path, metrics_port: int) -> Iterator[None]:
+    """Three streaming chats a second at the demo model, until the block ends."""
+    command = [
+        *(sys.executable, "-m", "loadtest", "chat", "--target", served.base, "--model", "demo", "--rate", "3"),
+        *("--duration", "100s", "--warmup", "0s", "--calibrate", "never", "--yes"),
+        *("--results", str(folder / "results"), "--metrics-port", str(metrics_port)),
+    ]
+    with (folder / "loadtest.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["env", "--default-signal=INT", *command],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+
+
+def _ready_again(served: Served, worker: str, restarts: int) -> bool:
+    """It serves after that many restarts, as `gateway status` has it."""
+    (found,) = [one for one in served.status()["workers"] if one["name"] == worker]
+    return bool(found["state"] == "ready" and found["restarts"] == restarts)

@@ -1,0 +1,128 @@
+"""Every query of every dashboard, asked of a real Prometheus that watches the gateway under traffic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.e2e.served import wait_until
+from tests.grafana.live import LivePrometheus, Series
+from tests.grafana.observed import Observed, observed
+from tests.grafana.reading import Target, annotation_targets, dashboards, panel_targets, variable_queries
+from tests.grafana.replay import RELEASES, replaying
+from tests.prometheus.promtool import promtool
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+REPLAYED = {
+    "engines: External prefix cache hits A": "vllm-0.32-cpu",
+    "engines: Multi-modal cache hits A": "vllm-0.32-cpu",
+    "gpu: Memory of the workers' API servers A": "vllm-0.32-cpu",
+    "gpu: Open files of the workers' API servers A": "vllm-0.32-cpu",
+    "gpu: GPUs held by workers A": "gateway",
+    "gpu: Who holds them A": "gateway",
+    "gpu: Power by worker A": "gateway",
+    "routing: Further attempts by reason A": "gateway",
+}
+"""Queries that simulated workers cannot fill, and whose replayed metrics do: nothing else may be empty."""
+AT_MOST_EMPTY = 10
+NEW_IN_0_32 = {"engines: Turned away by the engine A", "engines: Preemptions per request A"}
+
+Answers = Mapping[str, list[Series]]
+
+
+def every_target() -> list[Target]:
+    """The queries of all panels and markers."""
+    return [
+        target
+        for page, dashboard in dashboards().items()
+        for target in (*panel_targets(page, dashboard), *annotation_targets(page, dashboard))
+    ]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """One fleet and one Prometheus for all tests of the module."""
+    with observed(tmp_path_factory.mktemp("observed")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def answers(seen: Observed) -> Answers:
+    """Of every query, before anything is replayed. A query that Prometheus refuses fails here, with its words."""
+    return {target.name: seen.prometheus.answer(target) for target in every_target()}
+
+
+@pytest.fixture(scope="module")
+def with_replays(seen: Observed, answers: Answers) -> Iterator[LivePrometheus]:
+    """The same Prometheus, once the replays have been scraped often enough."""
+    with replaying() as targets:
+        seen.prometheus.also_scrape(targets)
+        wait_until(
+            lambda: (seen.prometheus.value('min(count_over_time(up{instance=~"replayed/.*"}[8s]))') or 0) >= 4,
+            within_s=20,
+            what="four scrapes of the replays",
+            context=seen.prometheus.said,
+        )
+        yield seen.prometheus
+
+
+def filled(series: list[Series]) -> bool:
+    """There is something to draw."""
+    return any(one.points for one in series)
+
+
+def test_every_panel_and_marker_has_something_to_show(answers: Answers) -> None:
+    """But for those that need a machine which is not here, and they are few and listed."""
+    empty = {name for name, series in answers.items() if not filled(series)}
+
+    assert set(REPLAYED) == empty
+    assert len(REPLAYED) <= AT_MOST_EMPTY
+
+
+def test_no_panel_ever_shows_nan(answers: Answers) -> None:
+    """Also not for the time before the first request."""
+    nan = {name for name, series in answers.items() for one in series for _, value in one.points if math.isnan(value)}
+
+    assert set() == nan
+
+
+def test_every_variable_offers_something(seen: Observed) -> None:
+    """With all the choices before it on All."""
+    empty = [
+        f"{page}: {name}"
+        for page, dashboard in dashboards().items()
+        for name, selector, label in variable_queries(dashboard)
+        if not seen.prometheus.label_values(selector, label)
+    ]
+
+    assert [] == empty
+
+
+def test_what_is_empty_here_is_filled_by_a_replay(with_replays: LivePrometheus) -> None:
+    """By metrics recorded from a real vLLM, or rendered as a gateway on a machine with GPUs renders them."""
+    targets = [target for target in every_target() if target.name in REPLAYED]
+
+    assert [] == [target.name for target in targets if not filled(with_replays.answer(target))]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_engines_page_is_filled_by_old_and_new_vllm(release: str, with_replays: LivePrometheus) -> None:
+    """One recorded worker is chosen; two panels say that they need the newer release."""
+    targets = list(panel_targets("engines", dashboards()["engines"]))
+
+    answers = {one.name: with_replays.answer(one, {"worker": f"recorded-{release}"}) for one in targets}
+
+    empty = {name for name, series in answers.items() if not filled(series)}
+    assert empty == (NEW_IN_0_32 if release.startswith("0.25") else set())
+
+
+def test_the_gateways_own_metrics_pass_promtool(seen: Observed) -> None:
+    """Names, units, help: Prometheus's own linter has nothing to say."""
+    text = seen.served.http.get(f"{seen.served.admin}/metrics").raise_for_status().text
+
+    done = promtool("check", "metrics", stdin=text)
+
+    assert (0, "") == (done.returncode, done.stdout)
