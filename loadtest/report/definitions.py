@@ -13,6 +13,9 @@ COMPARISON = (
     "One run against one other: a difference smaller than what repeats of the same run differ by means nothing. The "
     "other run is drawn in the second colour."
 )
+THRESHOLDS = (
+    "Given with --slo. A percentile counts failed and unsent requests as infinitely slow; one missed: exit code 1."
+)
 TIMELINE = "Point at one chart to see the same moment in all of them. The shaded stretch is the steady window."
 GAPS = (
     "A stall of the whole server is a vertical smear, one slow stream a few high cells, a change of the batch size a "
@@ -110,14 +113,7 @@ def definitions_list(result: RunResult, found: Figures) -> list[tuple[str, str]]
         ("Busiest process of the client", f"{words.share(health.cpu_share_max)} of a core"),
         ("Events of the busiest second", _ceiling(result)),
     ]
-    if result.objectives:
-        rows.append(("Thresholds", ", ".join(f"{k} ≤ {_threshold(k, v)}" for k, v in result.objectives.items())))
     return [*rows, *_DEFINITIONS]
-
-
-def _threshold(name: str, value: float) -> str:
-    is_duration = name.split("_")[0] in ("ttft", "ttfvt", "gap", "gaps", "itl", "tpot", "e2e", "service")
-    return words.duration(value) if is_duration else words.digits(value)
 
 
 def _ceiling(result: RunResult) -> str:

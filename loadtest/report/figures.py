@@ -23,7 +23,7 @@ PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 TWICE = ("ttft", "tpot", "e2e")
 """Rows that tables show with failures as infinite too; their variants would only repeat the picture."""
 
-_BOUND = re.compile(r"(ttft|ttft_from_schedule|ttfvt|tpot|e2e|service)(?:_p\d+(?:\.\d+)?)?(?:_s)?|(gap|itl)s?(?:_s)?")
+_BOUND = re.compile(r"(ttft|ttft_from_schedule|ttfvt|tpot|e2e|service)_p[\d.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +122,14 @@ def figures(result: RunResult) -> Figures:
 
 def bounds(result: RunResult) -> dict[str, float]:
     """
-    Upper limits for one request, in seconds: `ttft` and `ttft_p95` both limit the TTFT, the strictest wins.
+    Upper limits for one request, in seconds: `ttft_p95` limits the TTFT of each request, the strictest one wins.
 
-    A percentile of gaps says nothing about a single request; a plain `gap` limits its largest one.
+    A percentile of gaps says nothing about a single request.
     """
     found: dict[str, float] = {}
-    for name, limit in {**result.objectives, **result.settings.get("slos", {})}.items():
+    for name, limit in result.objectives.items():
         if match := _BOUND.fullmatch(name):
-            metric = match[1] or match[2]
-            found[metric] = min(limit, found.get(metric, math.inf))
+            found[match[1]] = min(limit, found.get(match[1], math.inf))
     return found
 
 
@@ -156,10 +155,6 @@ def attainment(result: RunResult, records: Iterable[RequestRecord]) -> Attainmen
 
 def _value(record: RequestRecord, metric: str) -> float:
     """What a bound is compared with; a request without such a figure (an embedding has no TTFT) cannot miss it."""
-    if metric == "gap":
-        return max(record.gaps_s, default=0.0)
-    if metric == "itl":
-        return max(record.itl_s(), default=0.0)
     value = getattr(record, f"{metric}_s")
     return 0.0 if value is None else float(value)
 

@@ -65,6 +65,8 @@ def read_result(path: Path) -> RunResult:
     raw_log = file.parent / RAW_LOG
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError(f"a {type(value).__name__} instead of an object")
         records = list(read_raw_log(raw_log)) if file.name == RESULT and raw_log.exists() else None
         return RunResult.from_json(value, records)
     except OSError as error:

@@ -20,6 +20,7 @@ from loadtest.report.tables import (
     failures_table,
     groups_table,
     slowest_table,
+    thresholds_table,
     tiles,
     vllm_table,
 )
@@ -67,7 +68,7 @@ def report_html(result: RunResult, other: RunResult | None = None) -> str:
 def _sections(run: Run, other: Run | None) -> list[Section]:
     result, found = run.result, run.figures
     score = rescore(result.ledger.records)
-    failures = failures_table(result)
+    failures, thresholds = failures_table(result), thresholds_table(result)
     groups = (
         groups_table(found, "kind", lambda record: record.kind),
         groups_table(found, "tenant", lambda record: record.tenant),
@@ -76,6 +77,7 @@ def _sections(run: Run, other: Run | None) -> list[Section]:
     compared = (comparison_table(found, other.figures, _heading(run), _heading(other)),) if other else ()
     return [
         Section("comparison", "Comparison", definitions.COMPARISON, compared),
+        Section("thresholds", "Thresholds", definitions.THRESHOLDS, (thresholds,) if thresholds else ()),
         Section(
             "latency",
             "Latency",
@@ -116,10 +118,9 @@ def _subtitle(result: RunResult) -> list[str]:
     if settings.get("duration_s"):
         facts.append(f"{words.duration(float(settings['duration_s']))} of load")
     if settings.get("arrivals"):
-        facts.append(f"arrivals: {settings['arrivals']}")
-    facts.extend(
-        f"{settings[name]} {unit}" for name, unit in (("users", "users"), ("rate", "/s")) if settings.get(name)
-    )
+        facts.append("closed loop" if settings["arrivals"] == "closed" else f"open loop, {settings['arrivals']}")
+    if settings.get("users"):
+        facts.append(f"{settings['users']} users")
     return [line for line in (what, " · ".join(facts)) if line]
 
 

@@ -19,7 +19,7 @@ from loadtest.ledger import RequestRecord
 from loadtest.report.series import TimelineRow
 
 REQUEST_COLUMNS = (
-    *("request_id", "kind", "family", "tenant", "session", "outcome", "status", "scheduled_s", "sent_s"),
+    *("request_id", "kind", "family", "tenant", "session", "outcome", "status", "scheduled_s", "connect_s", "sent_s"),
     *("first_token_s", "first_visible_s", "last_token_s", "ended_s", "send_lag_s", "ttft_s", "ttft_from_schedule_s"),
     *("ttfvt_s", "tpot_s", "e2e_s", "service_s", "largest_gap_s", "token_events", "prompt_tokens", "cached_tokens"),
     *("output_tokens", "finish_reason", "server_timing", "detail"),

@@ -80,8 +80,7 @@ def _distribution(
             curves.append((_CURVES[name] if other is None else run.label, colour, row.histogram))
     if other is not None:
         curves.append((other.label, "c2", other.figures.row(names[0]).histogram))
-    limit = limits.get("gap" if identity == "gaps" else identity)
-    return distribution(f"latency-{identity}", title, first.meaning, curves, limit)
+    return distribution(f"latency-{identity}", title, first.meaning, curves, limits.get(identity))
 
 
 def timeline_charts(run: Run) -> list[Chart]:
@@ -166,7 +165,7 @@ def _tokens(run: Run) -> Chart:
 def _cache(run: Run) -> Chart:
     rows, ends = run.rows, [row.end_s for row in run.rows]
     drawn = [series("KV cache in use", "c3", "area", ends, [row.kv_cache_usage for row in rows])]
-    if any(row.prefix_hit_share is not None for row in rows):
+    if any(row.prefix_hit_share for row in rows):
         drawn.append(series("prefix cache hits", "c4", "line", ends, [row.prefix_hit_share for row in rows]))
     preempted = [(row.end_s, 1.0) for row in rows if row.preemptions_per_s]
     if preempted:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loadtest.ledger import Ledger, RequestRecord, failure_class
+from loadtest.objectives import missed_objectives, objective_texts
 from loadtest.outcomes import Outcome
 from loadtest.report import words
 from loadtest.report.figures import PERCENTILES, DurationRow, Figures
@@ -173,6 +174,19 @@ def _compared(
     return Row((name, *texts, _change(now, before)), tone=tone)
 
 
+def thresholds_table(result: RunResult) -> PageTable | None:
+    """Each threshold and whether the run met it; None without any."""
+    if not result.objectives:
+        return None
+    # Sentences begin with the threshold's name; that there is one is what decides, as for the exit code.
+    missed = {text.partition(": ")[0]: text.partition(": ")[2] for text in missed_objectives(result)}
+    rows = []
+    for name, text in zip(result.objectives, objective_texts(result.objectives), strict=True):
+        tone: Tone = "worse" if name in missed else "better"
+        rows.append(Row((text, missed.get(name, ""), "missed" if name in missed else "met"), tone=tone))
+    return PageTable("thresholds", ("threshold", "", "verdict"), tuple(rows), frozenset({1}))
+
+
 def failures_table(result: RunResult) -> PageTable | None:
     """Failures by class, unsent ones by reason; None when there are none."""
     ledger = result.ledger
@@ -223,7 +237,9 @@ def groups_table(found: Figures, name: str, get: Callable[[RequestRecord], str |
         counts = (f"{ledger.scheduled:,}", f"{ledger.failed + ledger.unsent:,}")
         rows.append(Row((label, *counts, *cells, f"{ledger.output_tokens:,}")))
     durations_heads = ("TTFT p50", "TTFT p95", "gap p95", "end to end p50", "end to end p95")
-    return PageTable(f"by {name}", (name, "requests", "lost", *durations_heads, "output tokens"), tuple(rows))
+    return PageTable(
+        f"by {name}", (name, "requests", "failed or unsent", *durations_heads, "output tokens"), tuple(rows)
+    )
 
 
 def slowest_table(found: Figures) -> PageTable | None:

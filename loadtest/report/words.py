@@ -15,8 +15,6 @@ METRIC_NAMES = {
     "ttft": "TTFT",
     "ttft_from_schedule": "TTFT from schedule",
     "ttfvt": "first visible token",
-    "gap": "largest gap",
-    "itl": "largest per-token latency",
     "tpot": "TPOT",
     "e2e": "end to end",
     "service": "service time",
@@ -32,7 +30,7 @@ def milliseconds(seconds: float | None) -> str:
     """For columns headed "milliseconds"."""
     if seconds is None or math.isnan(seconds):
         return NOTHING
-    return INFINITE if math.isinf(seconds) else f"{seconds * 1000:.1f}"
+    return INFINITE if math.isinf(seconds) else f"{seconds * 1000:,.1f}"
 
 
 def duration(seconds: float | None) -> str:
@@ -79,11 +77,16 @@ def mark(histogram: DurationHistogram, p: float) -> str:
     return "" if not histogram.count or histogram.well_founded(p) else "~"
 
 
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
 def verdict(result: RunResult) -> list[str]:
     """Why this run may be believed, or may not: one sentence each."""
     health = result.health
     if not health.valid:
-        return list(health.reasons) or ["The load generator did not keep up."]
+        return [sentence(reason) for reason in health.reasons] or ["The load generator did not keep up."]
     peak = f"{digits(health.events_per_s_peak)} events/s in the busiest second"
     if health.ceiling_events_per_s:
         used = share(health.events_per_s_peak / health.ceiling_events_per_s)
@@ -121,9 +124,9 @@ def attainment_words(attained: Attainment) -> str:
 def notices(result: RunResult, figures: Figures) -> list[str]:
     """What a reader must know before quoting a figure, beside the verdict."""
     ledger = figures.ledger
-    found = list(result.health.warnings)
+    found = [sentence(warning) for warning in result.health.warnings]
     if ledger.without_usage:
-        found.append(f"{ledger.without_usage} answers without usage: counted by their events in the token rates.")
+        found.append(f"Without usage, counted by their events in the token rates: {ledger.without_usage} answers.")
     if ledger.prompt_tokens and ledger.cached_tokens:
         hit = share(ledger.cached_tokens / ledger.prompt_tokens)
         found.append(f"{hit} of the prompt tokens came from the server's prefix cache.")

@@ -33,7 +33,8 @@ _COLOURS = """() => {
     const box = node.getBoundingClientRect();
     if (!own || !box.width || !box.height || node.classList.contains("sr")) continue;
     const style = getComputedStyle(node);
-    const [a, b] = [light(rgb(style.color)), light(ground(node))].sort((x, y) => y - x);
+    const ink = node.closest("svg") ? style.fill : style.color;
+    const [a, b] = [light(rgb(ink)), light(ground(node))].sort((x, y) => y - x);
     const text = node.textContent.trim().slice(0, 40);
     found.push({ text, px: parseFloat(style.fontSize), contrast: (a + 0.05) / (b + 0.05) });
   }

@@ -57,7 +57,7 @@ def invented_run(
         server=[_server(sample) for sample in samples],
         health=health,
         window=(2.0, float(seconds)),
-        objectives={"ttft_p95": 0.5, "gap": 0.2},
+        objectives={"ttft_p95": 0.5, "e2e_p95": 3.0, "gaps_p99": 0.03, "attainment": 0.9},
     )
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from loadtest.ledger import Ledger
 from loadtest.report.html import report_html
 from loadtest.result import RunResult
-from tests.loadtest.report.browser import Opened, chromium
+from tests.control.web.browser import chromium, overflow, page_of, unreadable
 from tests.loadtest.report.invented import INVALID, invented_run
 
 pytestmark = pytest.mark.integration
+
+DRAWN = "[...document.querySelectorAll('.plot svg')].every((svg) => svg.childElementCount)"
 
 
 @pytest.fixture(scope="module")
@@ -30,36 +33,41 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@contextmanager
+def opened(browser: Browser, file: Path, width: int = 1280, scheme: str = "light") -> Iterator[Page]:
+    """A file in the browser, all charts drawn; in the end it must have complained of nothing and fetched nothing."""
+    with page_of(browser, width=width, scheme=scheme) as (page, wrong):
+        fetched: list[str] = []
+        page.on("request", lambda request: fetched.append(request.url))
+        page.goto(file.as_uri())
+        page.wait_for_function(DRAWN)
+        yield page
+    assert [] == wrong
+    assert [file.as_uri()] == [url for url in fetched if not url.startswith("data:")]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_it_is_silent_fits_and_can_be_read(browser: Browser, report: Path, width: int, scheme: str) -> None:
-    """No word on the console, nothing fetched, no sideways scrolling, text of 12 pixels with a contrast of 4.5."""
-    opened = Opened(browser, report, width, scheme)
-    texts = opened.texts()
-    page = opened.page
-    page.close()
-
-    assert [] == opened.complaints
-    assert [] == opened.asked
-    assert 0 == opened.sideways_at_open
-    assert len(texts) > 300
-    assert [] == [entry for entry in texts if entry[1] < 12]
-    assert [] == [entry for entry in texts if entry[2] < 4.5]
+    """Nothing on the console, nothing fetched, no sideways scrolling, text of 12 pixels with a contrast of 4.5."""
+    with opened(browser, report, width, scheme) as page:
+        assert 0 == overflow(page)
+        assert [] == unreadable(page)
+        assert page.locator("svg text").count() > 100
 
 
 def test_every_chart_is_drawn_and_every_view_can_be_chosen(browser: Browser, report: Path) -> None:
     """Each view of each chart has axes and something on them."""
-    page = Opened(browser, report, 1280).page
-    figures = page.locator("figure")
-    for figure in figures.all():
-        for button in figure.locator(".views button").all() or [None]:
-            if button is not None:
-                button.click()
-                assert "true" == button.get_attribute("aria-pressed")
-            assert figure.locator("svg text").count() >= 4
-            assert figure.locator("svg g[clip-path] > *").count() >= 1
-    names = figures.evaluate_all("all => all.map((figure) => figure.dataset.chart)")
-    page.close()
+    with opened(browser, report) as page:
+        figures = page.locator("figure")
+        for figure in figures.all():
+            for button in figure.locator(".views button").all() or [None]:
+                if button is not None:
+                    button.click()
+                    assert "true" == button.get_attribute("aria-pressed")
+                assert figure.locator("svg text").count() >= 4
+                assert figure.locator("svg g[clip-path] > *").count() >= 1
+        names = figures.evaluate_all("all => all.map((figure) => figure.dataset.chart)")
 
     assert names == [
         *("latency-ttft", "latency-gaps", "latency-tpot", "latency-e2e"),
@@ -69,39 +77,30 @@ def test_every_chart_is_drawn_and_every_view_can_be_chosen(browser: Browser, rep
 
 
 def test_pointing_shows_values_and_the_same_moment_everywhere(browser: Browser, report: Path) -> None:
-    """The tip has the unit; the other charts of the timeline show the same moment; leaving clears it all."""
-    opened = Opened(browser, report, 1280)
-    page = opened.page
-    plot = page.locator("figure[data-chart=time-tokens] .plot")
-    plot.scroll_into_view_if_needed()
-    plot.hover()
-    tip = page.locator("figure[data-chart=time-tokens] .tip").inner_text()
-    crossed = page.locator("svg .cross").count()
-    page.locator("h1").hover()
-
-    assert "output tokens" in tip
-    assert 6 == crossed
-    assert 0 == page.locator("svg .cross").count()
-    assert page.locator("figure[data-chart=time-tokens] .tip").is_hidden()
-    page.locator("figure[data-chart=gaps-heat] .plot").hover()
-    assert "p50" in page.locator("figure[data-chart=gaps-heat] .tip").inner_text()
-    assert [] == opened.complaints
-    page.close()
+    """The tip has the figures; the other charts of the timeline show the same moment; leaving clears it all."""
+    with opened(browser, report) as page:
+        page.locator("figure[data-chart=time-tokens] .plot").hover()
+        tip = page.locator("figure[data-chart=time-tokens] .tip")
+        assert "output tokens" in tip.inner_text()
+        assert 6 == page.locator("svg .cross").count()
+        page.locator("figure[data-chart=gaps-heat] .plot").hover()
+        assert tip.is_hidden()
+        assert "p50" in page.locator("figure[data-chart=gaps-heat] .tip").inner_text()
+        assert 1 == page.locator("svg .cross").count()
+        page.locator("h1").hover()
+        assert 0 == page.locator("svg .cross").count()
 
 
 def test_series_can_be_hidden_and_the_theme_switched(browser: Browser, report: Path) -> None:
     """By buttons, so that a keyboard does it too."""
-    opened = Opened(browser, report, 1280)
-    page = opened.page
-    figure = page.locator("figure[data-chart=time-rate]")
-    before = figure.locator("path.line").count()
-    figure.locator(".legend button").first.press("Enter")
-    page.locator("#theme").press("Enter")
+    with opened(browser, report) as page:
+        figure = page.locator("figure[data-chart=time-rate]")
+        before = figure.locator("path.line").count()
+        figure.locator(".legend button").first.press("Enter")
+        page.locator("#theme").press("Enter")
 
-    assert before - 1 == figure.locator("path.line").count()
-    assert "dark" == page.evaluate("document.documentElement.dataset.theme")
-    assert [] == opened.complaints
-    page.close()
+        assert before - 1 == figure.locator("path.line").count()
+        assert "dark" == page.evaluate("document.documentElement.dataset.theme")
 
 
 @pytest.mark.parametrize("case", ["empty", "invalid", "compared", "without the raw log", "hostile"])
@@ -115,19 +114,14 @@ def test_odd_runs_make_a_sound_page_too(browser: Browser, tmp_path: Path, case: 
     elif case == "compared":
         other = invented_run(seconds=10, seed=2, slower=1.5)
     elif case == "without the raw log":
-        run.ledger.durations  # noqa: B018 - counts the histograms, as storing them does
-        run.ledger.records.clear()
+        run = RunResult.from_json(run.to_json())
     else:
         run.settings["model"] = (
             "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>" + "m" * 200
         )
     file = tmp_path / "report.html"
     file.write_text(report_html(run, other), encoding="utf-8")
-    opened = Opened(browser, file, 390)
-    hit = opened.page.evaluate("window.hit")
-    opened.page.close()
-
-    assert [] == opened.complaints
-    assert [] == opened.asked
-    assert 0 == opened.sideways_at_open
-    assert hit is None
+    with opened(browser, file, 390) as page:
+        assert 0 == overflow(page)
+        assert [] == unreadable(page)
+        assert page.evaluate("window.hit") is None

@@ -19,9 +19,9 @@ def record(outcome: Outcome = Outcome.OK, **changes: object) -> RequestRecord:
     return RequestRecord("id", outcome=outcome, **{**times, **answer, **changes})  # type: ignore[arg-type]
 
 
-def printed(*records: RequestRecord, health: ClientHealth = HEALTHY, **settings: object) -> str:
+def printed(*records: RequestRecord, health: ClientHealth = HEALTHY, **objectives: float) -> str:
     out = io.StringIO()
-    result = RunResult(dict(settings), Ledger.of(records), [], [], health, (0.0, 2.0))
+    result = RunResult({}, Ledger.of(records), [], [], health, (0.0, 2.0), objectives)
     print_summary(Console(file=out, width=120), result)
     return out.getvalue()
 
@@ -33,7 +33,7 @@ def test_failures_are_listed_by_class_with_a_sample_and_stay_out_of_the_duration
 
     assert "scheduled 3 = ok 1 + failed 2 + unsent 0" in text
     assert "2 × http_503: HTTP 503: [busy]" in text
-    assert [row for row in text.splitlines() if "End to end" in row and "~1000.0" in row]
+    assert [row for row in text.splitlines() if "End to end" in row and "~1,000.0" in row]
     assert [row for row in text.splitlines() if "2 failed or unsent as ∞" in row and "∞" in row.split("│")[3]]
 
 
@@ -47,14 +47,14 @@ def test_missing_usage_and_cache_hits_are_said() -> None:
     """Both change what a rate means."""
     text = printed(record(output_tokens=None, prompt_tokens=None), record(cached_tokens=4))
 
-    assert "1 answers without usage" in text
+    assert "Without usage, counted by their events in the token rates: 1 answers" in text
     assert "80 % of the prompt tokens came from the server's prefix cache" in text
 
 
 def test_the_verdict_is_the_last_word() -> None:
     """VALID with the facts, INVALID with the reasons."""
     assert "\nVALID The load generator kept up: 1,210 events/s" in printed(record())
-    assert "\nINVALID expected a send lag p99" in printed(record(), health=INVALID)
+    assert "\nINVALID Expected a send lag p99" in printed(record(), health=INVALID)
 
 
 def test_rates_credit_tokens_by_arrival_within_the_window() -> None:
@@ -73,7 +73,7 @@ def test_bounds_give_attainment_over_all_that_was_due() -> None:
         record(Outcome.CANCELLED),
         record(first_token_s=0.9),
     )
-    text = printed(*ends, slos={"ttft": 0.5})
+    text = printed(*ends, ttft_p95=0.5)
 
     assert "attainment: 25 % of 4 requests within TTFT ≤ 500 ms (0.50 good/s)" in text
 
