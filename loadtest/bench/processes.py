@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -36,6 +37,15 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
                     break
                 except subprocess.TimeoutExpired:
                     continue
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback on which nobody listens now, so that two measurements on one machine do not meet."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def wait_answering(port: int, name: str, *, within_s: float, log: Path | None = None) -> None:

@@ -165,6 +165,7 @@ async def load(port: int, mode: str, concurrency: int, requests: int, tokens: in
         "tokens": len(run.lag_us),
         "lag_p50_ms": percentile_ms(lag_s, 0.5),
         "lag_p99_ms": percentile_ms(lag_s, 0.99),
+        "lag_p999_ms": percentile_ms(lag_s, 0.999),
         "lag_max_ms": percentile_ms(lag_s, 1.0),
         "first_byte_p50_ms": percentile_ms(run.first_byte_s, 0.5),
         "first_byte_p99_ms": percentile_ms(run.first_byte_s, 0.99),
