@@ -68,6 +68,15 @@ def annotation_targets(page: str, dashboard: Mapping[str, Any]) -> Iterator[Targ
         yield Target(page, f"annotation {annotation['name']}", annotation["expr"])
 
 
+def every_target() -> list[Target]:
+    """The queries of all panels and markers of all dashboards."""
+    return [
+        target
+        for page, dashboard in dashboards().items()
+        for target in (*panel_targets(page, dashboard), *annotation_targets(page, dashboard))
+    ]
+
+
 def variable_queries(dashboard: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Of each query variable: its name, the selector of series, and the label whose values it offers."""
     for variable in dashboard["templating"]["list"]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.served import wait_until
 from tests.grafana.live import LivePrometheus, Series
 from tests.grafana.observed import Observed, observed
-from tests.grafana.reading import Target, annotation_targets, dashboards, panel_targets, variable_queries
+from tests.grafana.pictures import draw
+from tests.grafana.reading import dashboards, every_target, panel_targets, variable_queries
 from tests.grafana.replay import RELEASES, replaying
 from tests.prometheus.promtool import promtool
 
@@ -31,15 +33,6 @@ AT_MOST_EMPTY = 10
 NEW_IN_0_32 = {"engines: Turned away by the engine A", "engines: Preemptions per request A"}
 
 Answers = Mapping[str, list[Series]]
-
-
-def every_target() -> list[Target]:
-    """The queries of all panels and markers."""
-    return [
-        target
-        for page, dashboard in dashboards().items()
-        for target in (*panel_targets(page, dashboard), *annotation_targets(page, dashboard))
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +80,15 @@ def test_no_panel_ever_shows_nan(answers: Answers) -> None:
     nan = {name for name, series in answers.items() for one in series for _, value in one.points if math.isnan(value)}
 
     assert set() == nan
+
+
+def test_every_dashboard_can_be_drawn(answers: Answers, tmp_path: Path) -> None:
+    """As `make dashboards-pictures` draws them for the README."""
+    for page, dashboard in dashboards().items():
+        draw(page, dashboard, answers, tmp_path / f"{page}.png")
+
+    assert sorted(f"{page}.png" for page in dashboards()) == sorted(path.name for path in tmp_path.iterdir())
+    assert all(path.stat().st_size < 200_000 for path in tmp_path.iterdir())
 
 
 def test_every_variable_offers_something(seen: Observed) -> None:
