@@ -114,7 +114,7 @@ def _targets(folder: Path, peers: Path, only: list[str], processes: int, console
 
 
 def _measure(target: targets.Target, mode: str, concurrency: int, requests: int, pid: int) -> dict[str, Any]:
-    before = _counted(target.metrics_url) if target.metrics_url and mode == "stream" else None
+    before = _at_rest(target.metrics_url) if target.metrics_url and mode == "stream" else None
     command = [
         *(sys.executable, "-m", "loadtest.bench.relay_client", str(PORT), mode, "--concurrency", str(concurrency)),
         *("--requests", str(requests), "--tokens", str(TOKENS), "--pid", str(pid)),
@@ -131,8 +131,20 @@ def _measure(target: targets.Target, mode: str, concurrency: int, requests: int,
     return result
 
 
+def _at_rest(url: str) -> list[float]:
+    """What was counted, once nothing is in flight: the request that found the relay answering may have to end first."""
+    pause = threading.Event()
+    while _sums(url, ("gateway_requests_in_flight",)) != [0]:
+        pause.wait(0.1)
+    return _counted(url)
+
+
 def _counted(url: str) -> list[float]:
     names = ("gateway_requests_total", "gateway_output_tokens_total", "gateway_inter_token_latency_seconds_count")
+    return _sums(url, names)
+
+
+def _sums(url: str, names: tuple[str, ...]) -> list[float]:
     with DIRECT.open(url, timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return [sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)) for name in names]
