@@ -70,20 +70,16 @@ class GoldenServer:
         self.log: list[SentLog] = []
         self._schedule = schedule
         self._numbers = itertools.count()
-        self._answers: set[asyncio.Task[None]] = set()
 
     def handle(self, exchange: Exchange) -> None:
         """Routes: the model list, the log, and chat for everything else that is posted."""
         path = exchange.request.path
         if exchange.request.method == "POST":
-            task = asyncio.get_running_loop().create_task(self._answer(exchange))
-            self._answers.add(task)
-            task.add_done_callback(self._answers.discard)
-
-            def gone() -> None:
-                task.cancel()
-
-            exchange.on_disconnect = gone
+            number = next(self._numbers)
+            end = self._schedule.ends[number % len(self._schedule.ends)]
+            entry = SentLog(number, exchange.request.headers.get("x-request-id"), end, time.monotonic())
+            self.log.append(entry)
+            _Answer(exchange, self._schedule, entry).begin()
         elif path == "/v1/models":
             exchange.json(200, frames.models_body([MODEL], MODEL, 8192))
         elif path == "/golden/log":
@@ -91,25 +87,53 @@ class GoldenServer:
         else:
             exchange.json(404, {"detail": "Not Found"})
 
-    async def _answer(self, exchange: Exchange) -> None:
-        schedule, number = self._schedule, next(self._numbers)
-        end = schedule.ends[number % len(schedule.ends)]
-        entry = SentLog(number, exchange.request.headers.get("x-request-id"), end, time.monotonic())
-        self.log.append(entry)
-        chat = frames.ChatStream(model=MODEL, id=f"chatcmpl-{number}")
-        await _until(entry.received_at + schedule.role_ms / 1000)
-        exchange.start(200, EVENT_STREAM)
-        exchange.send(chat.role())
-        entry.role_at = time.monotonic()
-        whole = end in ("ok", "abort")
-        times = schedule.token_times_s()
-        for at in times if whole else times[: len(times) // 2] if end != "tokenless" else ():
-            await _until(entry.received_at + at)
-            exchange.send(chat.content(" x"))
-            entry.sent.append(time.monotonic())
-        self._finish(exchange, chat, end, len(entry.sent))
 
-    def _finish(self, exchange: Exchange, chat: frames.ChatStream, end: End, tokens: int) -> None:
+class _Answer:
+    """One stream in progress: a timer per event and no task, so that tens of thousands of events a second are exact."""
+
+    def __init__(self, exchange: Exchange, schedule: Schedule, entry: SentLog) -> None:
+        self._exchange, self._schedule, self._entry = exchange, schedule, entry
+        self._chat = frames.ChatStream(model=MODEL, id=f"chatcmpl-{entry.number}")
+        self._token = self._chat.content(" x")
+        times = schedule.token_times_s()
+        half = len(times) // 2
+        self._times = times if entry.end in ("ok", "abort") else [] if entry.end == "tokenless" else times[:half]
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Waits for the moment of the role event."""
+        self._exchange.on_disconnect = self._gone
+        if self._is_due(self._schedule.role_ms / 1000):
+            self._advance()
+
+    def _gone(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _is_due(self, after_s: float) -> bool:
+        """Whether that long has passed since the request; if not, `_advance` is called when it has."""
+        due = self._entry.received_at + after_s
+        if due <= time.monotonic():
+            return True
+        self._timer = asyncio.get_running_loop().call_at(due, self._advance)
+        return False
+
+    def _advance(self) -> None:
+        """Sends everything that is due."""
+        exchange, sent = self._exchange, self._entry.sent
+        if not exchange.status:
+            exchange.start(200, EVENT_STREAM)
+            exchange.send(self._chat.role())
+            self._entry.role_at = time.monotonic()
+        while len(sent) < len(self._times):
+            if not self._is_due(self._times[len(sent)]):
+                return
+            exchange.send(self._token)
+            sent.append(time.monotonic())
+        self._finish(len(sent))
+
+    def _finish(self, tokens: int) -> None:
+        exchange, chat, end = self._exchange, self._chat, self._entry.end
         match end:
             case "ok" | "abort" | "tokenless":
                 exchange.send(chat.finish("abort" if end == "abort" else "stop") + chat.usage(22, tokens) + frames.DONE)
@@ -123,11 +147,6 @@ class GoldenServer:
                 exchange.connection.cut()
             case "reset":
                 exchange.connection.reset()
-
-
-async def _until(at: float) -> None:
-    """Waits for a moment on the log's clock. Timers may be a millisecond late: that is why send times are logged."""
-    await asyncio.sleep(max(0.0, at - time.monotonic()))
 
 
 @contextlib.asynccontextmanager
