@@ -7,11 +7,11 @@ Only the workers' tasks are fakes (`FakeWorker`): they are READY from the start,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -31,19 +31,25 @@ from tests.control.fakes import NoAdmin, RecordingWatcher, spec
 from tests.e2e.served import free_port
 from tests.proxy.raw_client import RawConnection, connect
 
+
+class Listening(Protocol):
+    """What a worker must offer: scripted servers do."""
+
+    port: int
+
+
 MODEL = "sim"
 QUICK = SimulatorOptions(itl_ms=5, itl_ms_per_seq=0, prefill_ms_per_token=0)
 
 
 def configured(processes: int, **top: Any) -> Settings:
-    """One model; request lines are left out, because the processes write to the test's own standard error."""
+    """One model, and ports of its own."""
     document: dict[str, Any] = {
         "models": {MODEL: {"model": "some/model", **top.pop("model", {})}},
         "listen": {"port": free_port()},
         "admin": {"port": free_port()},
         "processes": processes,
         "drain_timeout_s": 20,
-        "logging": {"requests": False},
     }
     return Settings.model_validate(document | top)
 
@@ -128,14 +134,22 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def fleet(
-    folder: Path, settings: Settings, *, workers: int = 2, simulator: SimulatorOptions = QUICK
+    folder: Path,
+    settings: Settings,
+    *,
+    workers: int = 2,
+    simulator: SimulatorOptions = QUICK,
+    servers: Sequence[Listening] = (),
 ) -> AsyncIterator[Fleet]:
-    """A gateway of real processes over READY simulated workers; all processes serve when the block begins."""
+    """
+    A gateway of real processes over READY workers, simulated ones or `servers`; all processes serve when the block
+    begins. What the processes log is in `folder / "log"`.
+    """
     fakes, watcher, clock = FakeFleet(), RecordingWatcher(), SystemClock()
     with held(folder / "state") as directory:
         pass
     (folder / "run").mkdir()
-    specs = tuple(spec(f"{MODEL}-{number}", MODEL) for number in range(workers))
+    specs = tuple(spec(f"{MODEL}-{number}", MODEL) for number in range(len(servers) or workers))
     supervisor = Supervisor(
         SupervisorPlan(
             settings=settings,
@@ -144,7 +158,8 @@ async def fleet(
             make_admin=lambda _: NoAdmin(),
             state=directory,
             runtime_dir=folder / "run",
-            gateway_argv=gateway_argv(),
+            # Same process, other standard error.
+            gateway_argv=["sh", "-c", 'log="$0"; exec "$@" 2>>"$log"', str(folder / "log"), *gateway_argv()],
             clock=clock,
             log=EventLog(lambda line: None, clock),
             watcher=watcher,
@@ -153,8 +168,8 @@ async def fleet(
         )
     )
     async with AsyncExitStack() as stack:
-        simulators = [await stack.enter_async_context(serving(simulator)) for _ in specs]
-        for number, (each, at) in enumerate(zip(fakes.workers.values(), simulators, strict=True)):
+        places = servers or [await stack.enter_async_context(serving(simulator)) for _ in specs]
+        for number, (each, at) in enumerate(zip(fakes.workers.values(), places, strict=True)):
             each.status = replace(
                 each.status,
                 state=WorkerState.READY,
