@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -256,6 +258,21 @@ def test_bodies_are_in_the_line_only_where_the_relay_gave_them(
     assert [1, 1] == [line.count(b"\n") for line in lines]
     if style == "json":
         assert '{"prompt":"a\nsecret�"}' == json.loads(lines[1])["body"]
+
+
+def test_every_field_of_the_line_is_documented_and_no_other() -> None:
+    """docs/logs.md has each field of the fullest line that there can be."""
+    values: dict[str, Any] = {
+        field.name: 1.0 if "float" in str(field.type) else 1 if "int" in str(field.type) else ("x",)
+        for field in dataclasses.fields(ExchangeRecord)
+    }
+    values |= {"stages": dict.fromkeys(Stage, 0.1), "disconnect": Phase.BODY, "body": b"{}", "retries": ["connect"]}
+    page = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+
+    assert set(request_fields(ExchangeRecord(**values))) == {
+        name for row in rows for name in re.findall(r"`(\w+)`", row)
+    } | {"token_events"}
 
 
 def test_an_estimated_count_of_tokens_is_marked(clock: FakeClock) -> None:
