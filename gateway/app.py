@@ -98,7 +98,8 @@ class GatewayProcess:
         tracer = self._tracing.tracer if self._tracing is not None else None
         self._relay = Relay(dispatcher, counters, self._pools, relay_policy(settings), tracer)
         self._authenticator = KeyAuthenticator(
-            anonymous_allowed=anonymous_allowed(settings.listen.host, allow_anonymous=settings.allow_anonymous)
+            anonymous_allowed=anonymous_allowed(settings.listen.host, allow_anonymous=settings.allow_anonymous),
+            shared=self._row.key,
         )
         # Looked at before anything is served, so that no request is judged by the absence of keys that exist.
         self._keys: KeysWatch | None = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from gateway.errors import RequestError
-from gateway.keys import ApiKey, InFlightSlots, digest_of
+from gateway.keys import ApiKey, InFlightSlots, SharedCount, digest_of
 from gateway.proxy.interfaces import Caller
 
 _AUTHORIZATION = b"authorization"
@@ -47,9 +47,11 @@ class KeyAuthenticator:
 
     Args:
         anonymous_allowed: Whether everybody may call as long as there is no set of keys.
+        shared: By a key's id, where all gateway processes count its requests; None: this process is alone.
     """
 
-    def __init__(self, *, anonymous_allowed: bool) -> None:
+    def __init__(self, *, anonymous_allowed: bool, shared: Callable[[str], SharedCount] | None = None) -> None:
+        self._shared = shared
         self._anonymous: Caller | None = Caller() if anonymous_allowed else None
         self._callers: dict[bytes, Caller] = {}
         self._slots: dict[str, InFlightSlots] = {}
@@ -61,11 +63,14 @@ class KeyAuthenticator:
         callers: dict[bytes, Caller] = {}
         slots: dict[str, InFlightSlots] = {}
         for key in keys:
-            mine = slots[key.id] = self._slots.get(key.id) or InFlightSlots(key.max_in_flight)
-            mine.limit = key.max_in_flight
+            mine = slots[key.id] = self._slots.get(key.id) or self._new_slots(key)
+            if mine.limit != key.max_in_flight:
+                mine.limit = key.max_in_flight
             models = frozenset(key.models) if key.models is not None else None
             callers[key.digest] = Caller(key.name, models, key.priority, mine)
-        self._callers, self._slots = callers, slots
+        # A key that is back before its last request has ended goes on counting where it was.
+        running = {key_id: mine for key_id, mine in self._slots.items() if mine.in_flight}
+        self._callers, self._slots = callers, running | slots
         self._anonymous, self._known, self._unreadable = None, True, False
 
     def keys_unreadable(self) -> None:
@@ -75,8 +80,11 @@ class KeyAuthenticator:
 
     @property
     def in_flight(self) -> int:
-        """Requests running on behalf of all present keys; zero at idle."""
+        """Requests running on behalf of keys, revoked ones included; zero at idle."""
         return sum(slots.in_flight for slots in self._slots.values())
+
+    def _new_slots(self, key: ApiKey) -> InFlightSlots:
+        return InFlightSlots(key.max_in_flight, self._shared(key.id) if self._shared is not None else None)
 
     def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         """

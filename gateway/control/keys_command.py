@@ -44,7 +44,7 @@ def keys_app(state_of: Callable[[], StateDir], console_of: Callable[[], Console]
         ] = 0,
         max_in_flight: Annotated[
             int | None,
-            typer.Option(min=1, metavar="N", help="Requests it may have running in one gateway process. Default: any."),
+            typer.Option(min=1, metavar="N", help="Requests it may have running at a time. Default: any."),
         ] = None,
     ) -> None:
         """

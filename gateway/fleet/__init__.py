@@ -8,7 +8,7 @@ from gateway.fleet.dispatcher import FleetDispatcher, Scheduler
 from gateway.fleet.lease import WorkerLease
 from gateway.fleet.link import SupervisorLink
 from gateway.fleet.member import Member, WorkerGauges
-from gateway.fleet.row import BoardRow
+from gateway.fleet.row import BoardRow, KeyCount
 from gateway.fleet.view import FleetView
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "FleetDispatcher",
     "FleetView",
     "InFlightBoard",
+    "KeyCount",
     "Member",
     "Scheduler",
     "SupervisorLink",

@@ -11,7 +11,7 @@ nothing behind but its row.
     a row    when its owner last looked; then three planes:
                in flight   by column: generation of the row | generation of the column | count
                claims      by column: generation of the column | since when the owner's first in line waits for it
-               keys        by API key: generation of the row | id of the key | count
+               keys        an open hash table: generation of the row | number of the API key | count
 
 **Late writers.** A row belongs to a generation of owners, a column to a generation of launches, and a cell says which
 ones it was written for. A cell of another generation counts as zero. So a process that was declared dead and still
@@ -41,8 +41,8 @@ ROWS = 256
 """Gateway processes at a time, those that are being replaced included."""
 COLUMNS = 1024
 """Launches at a time; far more than a host runs workers, so that a column rests long before it is used again."""
-KEY_CELLS = 2048
-"""API keys with an in-flight limit that one process has met. A power of two."""
+KEY_CELLS = 4096
+"""For API keys with an in-flight limit, in each row."""
 
 COUNT_BITS = 20
 COLUMN_BITS = 22

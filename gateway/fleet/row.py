@@ -14,6 +14,8 @@ from gateway.fleet.board import (
     EPOCH,
     FIRST_GENERATION,
     IN_FLIGHT,
+    KEY_CELLS,
+    KEYS,
     LOOKED_AT,
     ROW_SHIFT,
     Cells,
@@ -27,6 +29,11 @@ from gateway.fleet.board import (
 _CLAIM_SHIFT = 40
 """A claim's time in milliseconds takes so many bits: 34 years of CLOCK_MONOTONIC."""
 _CLAIM_TIMES = 1 << _CLAIM_SHIFT
+_KEY_OWNER_SHIFT = COUNT_BITS + 32
+_KEY_GENERATIONS = (1 << 11) - 1
+MOST_KEYS = KEY_CELLS * 3 // 4
+"""Keys with a limit that one process counts for all to see; a fuller table would be slow to search."""
+_NO_PLACE = -1
 
 
 class BoardRow:
@@ -34,7 +41,7 @@ class BoardRow:
     The row of one gateway process: makes columns, and knows whose rows are added up with it.
     """
 
-    __slots__ = ("_cells", "_epoch", "_fd", "_first", "_generation", "_memory", "_others")
+    __slots__ = ("_cells", "_epoch", "_fd", "_first", "_generation", "_keys", "_memory", "_others", "keys_placed")
 
     def __init__(self, fd: int, memory: mmap.mmap, cells: Cells, row: int) -> None:
         index, self._generation = row_place(row)
@@ -44,6 +51,8 @@ class BoardRow:
         self._first = row_offset(index)
         self._others: list[tuple[int, int]] = []
         self._epoch = -1
+        self._keys: dict[str, KeyCount] = {}
+        self.keys_placed = 0
 
     @classmethod
     def attach(cls, fd: int, row: int) -> BoardRow:
@@ -71,6 +80,13 @@ class BoardRow:
     def column(self, number: int) -> Column:
         """The column of one launch, as the supervisor numbered it."""
         return Column(self, self._cells, self._first, self._generation, number)
+
+    def key(self, key_id: str) -> KeyCount:
+        """The requests of one API key; the same object for the same key."""
+        found = self._keys.get(key_id)
+        if found is None:
+            found = self._keys[key_id] = KeyCount(self, self._cells, self._first + KEYS, self._generation, key_id)
+        return found
 
     def others(self) -> Sequence[tuple[int, int]]:
         """First cell and tag of the rows of all other processes; looked up anew when the set has changed."""
@@ -147,3 +163,65 @@ class Column:
             if 0 < since_ms < oldest and cells[first + LOOKED_AT] >= looked_since_ms:
                 oldest = since_ms
         return oldest if oldest < _CLAIM_TIMES else None
+
+
+class KeyCount:
+    """
+    The requests one API key has in flight, counted in one row and added up over all.
+
+    Keys come and go with the keys file, and no one numbers them: each row has a hash table of its own (linear probing,
+    places are kept for the life of the process), and the other rows are asked by the key's id. A process that has met
+    `MOST_KEYS` keys with a limit counts further ones alone.
+    """
+
+    __slots__ = ("_cells", "_first", "_number", "_place", "_row", "_tag")
+
+    def __init__(self, row: BoardRow, cells: Cells, first: int, generation: int, key_id: str) -> None:
+        self._row = row
+        self._cells = cells
+        self._first = first
+        # The 32 random bits of an id are what makes it unique in the keys file.
+        self._number = int(key_id.removeprefix("key-"), 16) << COUNT_BITS
+        self._tag = _key_owner(generation) + self._number
+        self._place: int | None = None
+
+    def count(self, in_flight: int) -> None:
+        """So many are in flight here."""
+        if self._place is None:
+            if not in_flight:
+                return
+            self._place = self._free_place()
+        if self._place >= 0:
+            self._cells[self._place] = self._tag + in_flight
+
+    def others(self) -> int:
+        """In flight in all other processes."""
+        total = 0
+        cells = self._cells
+        start = self._start()
+        for first, owner in self._row.others():
+            tag = _key_owner(owner >> ROW_SHIFT) + self._number
+            place = start
+            # The table is never full: there is an empty cell behind every key.
+            while cell := cells[first + KEYS + place]:
+                if 0 <= cell - tag < COUNTS:
+                    total += cell - tag
+                    break
+                place = (place + 1) % KEY_CELLS
+        return total
+
+    def _start(self) -> int:
+        return (self._number >> COUNT_BITS) % KEY_CELLS
+
+    def _free_place(self) -> int:
+        if self._row.keys_placed >= MOST_KEYS:
+            return _NO_PLACE
+        place = self._start()
+        while self._cells[self._first + place]:
+            place = (place + 1) % KEY_CELLS
+        self._row.keys_placed += 1
+        return self._first + place
+
+
+def _key_owner(generation: int) -> int:
+    return (generation % _KEY_GENERATIONS + 1) << _KEY_OWNER_SHIFT

@@ -8,7 +8,7 @@ key works, or stops working, without a restart of anything.
 from gateway.keys.exposure import anonymous_allowed, is_loopback
 from gateway.keys.file import CreatedKey, KeysFile, KeysUnreadable, NoSuchKey, count_keys, read_keys
 from gateway.keys.key import ApiKey, digest_of
-from gateway.keys.slots import InFlightSlots
+from gateway.keys.slots import InFlightSlots, SharedCount
 from gateway.keys.watch import KeysWatch
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "KeysUnreadable",
     "KeysWatch",
     "NoSuchKey",
+    "SharedCount",
     "anonymous_allowed",
     "count_keys",
     "digest_of",

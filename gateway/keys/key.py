@@ -29,7 +29,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sha256: Digest of the key in hexadecimal; in no `repr`.
         models: Public model names the key may use, None for all.
         priority: Kept for admission; higher goes first.
-        max_in_flight: Requests the key may have running in one gateway process, None for no limit.
+        max_in_flight: Requests the key may have running, None for no limit.
         created: Unix seconds.
     """
 
