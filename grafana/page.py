@@ -43,12 +43,15 @@ class Variable:
 
     Args:
         metric: Series to take the values from, with the matchers of the variables before it.
+        open_ended: All means whatever there is (`.*`), not only what the choice lists. Not for the scrape job: `up` and
+            the like exist for every job.
     """
 
     name: str
     label: str
     metric: str
     description: str
+    open_ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ def _datasource() -> builders.DatasourceVariable:
 
 def _labels(variable: Variable) -> builders.QueryVariable:
     query = f"label_values({variable.metric}, {variable.name})"
-    return (
+    built = (
         builders.QueryVariable(variable.name)
         .label(variable.label)
         .description(variable.description)
@@ -184,9 +187,9 @@ def _labels(variable: Variable) -> builders.QueryVariable:
         .sort(dashboard.VariableSort.NATURAL_ASC)
         .multi(True)
         .include_all(True)
-        .all_value(".*")
         .current(dashboard.VariableOption(selected=True, text=["All"], value=["$__all"]))
     )
+    return built.all_value(".*") if variable.open_ended else built
 
 
 def _choice(choice: Choice) -> builders.CustomVariable:

@@ -10,7 +10,7 @@ PRESENT = "gateway_requests_in_flight"
 ENGINE_PRESENT = "vllm:num_requests_running"
 """The same of a vLLM worker."""
 
-JOB = Variable("job", "Job", PRESENT, "Scrape job of the gateway's own metrics.")
+JOB = Variable("job", "Job", PRESENT, "Scrape job of the gateway's own metrics.", open_ended=False)
 INSTANCE = Variable(
     "instance", "Gateway", f'{PRESENT}{{job=~"$job"}}', "Address of the gateway's admin port, as Prometheus has it."
 )
@@ -24,7 +24,7 @@ WORKER = Variable(
     "Name of a worker.",
 )
 
-ENGINE_JOB = Variable("job", "Job", ENGINE_PRESENT, "Scrape job of the workers' own metrics.")
+ENGINE_JOB = Variable("job", "Job", ENGINE_PRESENT, "Scrape job of the workers' own metrics.", open_ended=False)
 ENGINE_MODEL = Variable("model", "Model", f'{ENGINE_PRESENT}{{job=~"$job"}}', "Configured model name.")
 ENGINE_WORKER = Variable("worker", "Worker", f'{ENGINE_PRESENT}{{job=~"$job", model=~"$model"}}', "Name of a worker.")
 

@@ -189,7 +189,7 @@ THROUGHPUT: list[PanelBuilder] = [
         no_value="no engines",
     ),
     lines(
-        "Tokens per step",
+        "Tokens per step, spread",
         [
             Query(ENGINES.quantile(0.5, STEPS), "p50"),
             Query(ENGINES.quantile(0.95, STEPS), "p95"),
@@ -217,7 +217,7 @@ THROUGHPUT: list[PanelBuilder] = [
 
 SATURATION: list[PanelBuilder] = [
     lines(
-        "Running",
+        "Running by worker",
         [Query(ENGINES.total(RUNNING, ("worker",)), "{{worker}}")],
         "short",
         "Requests in the batch: `vllm:num_requests_running`.",

@@ -88,7 +88,7 @@ EACH = ("instance", "gpu")
 
 DEVICES: list[PanelBuilder] = [
     grid(
-        "GPUs",
+        "Sensors",
         NAMED,
         [
             Column("Memory used", _by_name(GPUS.highest(USED, EACH)), "bytes"),

@@ -17,7 +17,7 @@ TPOT = "loadtest_time_per_output_token_seconds"
 E2E = "loadtest_request_duration_seconds"
 LAG = "loadtest_send_lag_seconds"
 
-JOB = Variable("job", "Job", "loadtest_run_info", "Scrape job of the load generator.")
+JOB = Variable("job", "Job", "loadtest_run_info", "Scrape job of the load generator.", open_ended=False)
 INSTANCE = Variable("instance", "Run", 'loadtest_run_info{job=~"$job"}', "Address of the load generator.")
 
 
@@ -172,7 +172,7 @@ LOAD: list[PanelBuilder] = [
         no_value="no run",
     ),
     lines(
-        "Send lag",
+        "Send lag over time",
         [Query(RUN.highest(LAG), "largest in a second")],
         "s",
         "The client's own delay; it must be small against what is measured: `loadtest_send_lag_seconds`.",
@@ -191,7 +191,7 @@ LOAD: list[PanelBuilder] = [
 
 LATENCY: list[PanelBuilder] = [
     lines(
-        "Time to first token",
+        "Time to first token, from sending",
         _percentiles(TTFT),
         "s",
         "From sending to the first token event: `loadtest_time_to_first_token_seconds`.",

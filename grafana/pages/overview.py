@@ -114,13 +114,14 @@ OBJECTIVES: list[PanelBuilder] = [
     ),
     tile(
         "Error budget left",
-        "min by (slo) (1 - (1 - "
+        "clamp_min(min by (slo) (1 - (1 - "
         f"sum by (slo, model) (increase(slo:good_events:total{{{SLO_SERIES}}}[$__range])) / "
         f"(sum by (slo, model) (increase(slo:events:total{{{SLO_SERIES}}}[$__range])) > 0)) "
-        "/ on (slo) group_left () max by (slo) (slo:budget:ratio))",
+        "/ on (slo) group_left () max by (slo) (slo:budget:ratio)), -1)",
         "percentunit",
         "Of the failures that the objective allows in the shown time range, the share still unused, for the model that "
-        "has least: `slo:events:total`, `slo:good_events:total`, `slo:budget:ratio` (recording rules).",
+        "has least; -100 % is overspent twice over or more: `slo:events:total`, `slo:good_events:total`, "
+        "`slo:budget:ratio` (recording rules).",
         judged=Judged(warn=0.5, bad=0.001, high_is_good=True),
         decimals=1,
         legend="{{slo}}",
@@ -223,9 +224,14 @@ TRAFFIC: list[PanelBuilder] = [
     ),
     lines(
         "Output tokens by model",
-        [Query(GATEWAY.rate("gateway_output_tokens_total", ("model",)), "{{model}}")],
+        [
+            Query(GATEWAY.rate("gateway_output_tokens_total", ("model",)), "{{model}}"),
+            Query(GATEWAY.rate("gateway_unconfirmed_token_events_total"), "token events without usage"),
+        ],
         "count:tok/s",
-        "Generated tokens per second, counted when an exchange ends: `gateway_output_tokens_total`.",
+        "Generated tokens per second, counted when an exchange ends, and token events of streams whose usage never "
+        "came, because the client left or the worker died: `gateway_output_tokens_total`, "
+        "`gateway_unconfirmed_token_events_total`.",
         stacked=True,
     ),
     lines(
@@ -243,7 +249,7 @@ TRAFFIC: list[PanelBuilder] = [
         stacked=True,
     ),
     lines(
-        "In flight",
+        "In flight by model",
         [Query(GATEWAY.total("gateway_requests_in_flight", ("model",)), "{{model}}")],
         "short",
         "Exchanges that have begun and not ended: `gateway_requests_in_flight`.",
@@ -326,7 +332,7 @@ FAILURES: list[PanelBuilder] = [
         no_value="none",
     ),
     lines(
-        "Turned away",
+        "Turned away by reason",
         [Query(GATEWAY.rate("gateway_rejections_total", ("reason",)) + " > 0", "{{reason}}")],
         "reqps",
         "Load rejected on purpose, per second: `gateway_rejections_total`.",
@@ -382,7 +388,8 @@ OWN_COST: list[PanelBuilder] = [
         "Gateway's own time, mean by stage",
         [Query(SITE.mean("gateway_overhead_seconds", ("stage",)), "{{stage}}")],
         "s",
-        "Time the gateway itself spent on an exchange: `gateway_overhead_seconds`.",
+        "Time the gateway itself spent on an exchange; admission has the wait for a worker in it: "
+        "`gateway_overhead_seconds`.",
         stacked=True,
         width=12,
     ),

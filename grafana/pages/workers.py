@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.page import Page, Section
 from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile, timeline
-from grafana.promql import in_state
+from grafana.promql import RATE_INTERVAL, in_state
 from grafana.variables import DRAINS, GATEWAY, INSTANCE, JOB, MODEL, RESTARTS, WORKER, WORKERS
 
 STATE = "gateway_worker_state"
@@ -57,7 +57,7 @@ TILES: list[PanelBuilder] = [
     ),
     tile(
         "Restarts in the time range",
-        WORKERS.increase(RESTART) + " or vector(0)",
+        f"round({WORKERS.increase(RESTART)}) or vector(0)",
         "short",
         "Times a worker was started again within the shown time range: `gateway_worker_restarts_total`.",
         judged=Judged(warn=1, bad=5),
@@ -99,7 +99,7 @@ LIFE: list[PanelBuilder] = [
             Column("Ready", WORKERS.total(STATE, ("model", "worker"), in_state("ready")), "bool_yes_no"),
             Column("In flight", WORKERS.total("gateway_worker_in_flight", ("model", "worker")), "short"),
             Column("Without progress", WORKERS.highest(AGE, ("model", "worker")), "s", Judged(warn=15, bad=60)),
-            Column("Restarts", WORKERS.increase(RESTART, ("model", "worker")), "short"),
+            Column("Restarts", f"round({WORKERS.increase(RESTART, ('model', 'worker'))})", "short"),
             Column("Circuit", WORKERS.highest("gateway_worker_circuit_state", ("model", "worker")), "short"),
         ],
         "One row for each worker, as of now; click a name to see that worker alone. Restarts: in the shown time "
@@ -116,7 +116,7 @@ LIFE: list[PanelBuilder] = [
     ),
     lines(
         "Restarts by reason",
-        [Query(WORKERS.increase(RESTART, ("reason",), over="$__rate_interval") + " > 0", "{{reason}}")],
+        [Query(f"round({WORKERS.increase(RESTART, ('reason',), over=RATE_INTERVAL)}) > 0", "{{reason}}")],
         "short",
         "Workers started again, by what ended them: `gateway_worker_restarts_total`.",
         stacked=True,

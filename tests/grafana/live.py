@@ -140,7 +140,7 @@ class LivePrometheus:
         Raises QueryError with Prometheus's words when it is refused.
         """
         now = time.time()
-        expr = substituted(target.expr, chosen or {})
+        expr = substituted(target.expr, {"job": target.job, **(chosen or {})})
         if target.instant:
             data = self._get("/api/v1/query", query=expr, time=str(now))
         else:

@@ -31,7 +31,7 @@ COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#3
 STATE_COLOURS = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "blue": "#5794f2", "text": "#8e9198"}
 CELL_W, CELL_H = 0.62, 0.24
 """Inches of one unit of Grafana's grid."""
-DOTS = 75
+DOTS = 90
 
 
 def draw(page: str, dashboard: Mapping[str, Any], answers: Answers, file: Path) -> None:
@@ -139,10 +139,7 @@ def _heat(axes: Axes, panel: Mapping[str, Any], series: Sequence[tuple[str, Seri
     table = [[dict(one.points).get(at, 0.0) for at in times] for one in rows]
     single = [
         table[0],
-        *(
-            [max(0.0, b - a) for a, b in zip(low, high, strict=True)]
-            for low, high in itertools.pairwise(table)
-        ),
+        *([max(0.0, b - a) for a, b in zip(low, high, strict=True)] for low, high in itertools.pairwise(table)),
     ]
     used = [index for index, row in enumerate(single) if any(row)] or [0]
     low, high = max(0, used[0] - 1), used[-1] + 2

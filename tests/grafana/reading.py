@@ -35,6 +35,11 @@ class Target:
     legend: str = ""
 
     @property
+    def job(self) -> str:
+        """What All stands for in the page's choice of jobs: those that have its metrics."""
+        return {"engines": "vllm", "loadtest": "loadtest"}.get(self.page, "gateway")
+
+    @property
     def name(self) -> str:
         """For messages and test ids."""
         return f"{self.page}: {self.place}"
