@@ -83,6 +83,7 @@ bench: bootstrap .build/bench-peers/complete ## what a relayed token costs, besi
 	@mkdir -p results
 	$(VENV)/python -m loadtest.bench.relay_cost --many --rounds $(ROUNDS) --json results/relay-cost.json
 	$(VENV)/python -m loadtest.bench.large_bodies
+	$(VENV)/python -m loadtest.bench.measurement --json results/measurement.json
 	$(VENV)/python -m loadtest.bench.log_clock
 	$(VENV)/python -m loadtest.bench.scrape_delay
 

@@ -1,9 +1,10 @@
 """
 What one load process can take on this machine: token events per second, from its own processor time per event.
 
-A paced server in a process of its own sends every event alone, as an engine does, and this process reads them with the
-code that reads in a run. One over the processor seconds per event is the ceiling. Processor time, not the wall clock: a
-machine that is busy with something else gives the same figure. It is measured once per machine and version and kept.
+The golden server in a process of its own sends events one by one, as an engine does, and this process reads them with
+the code that reads in a run. One over the processor seconds per event is the ceiling. Processor time, not the wall
+clock: a machine that is busy with something else gives nearly the same figure. It is measured once per machine and
+version, and kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import hashlib
 import json
 import os
 import platform
-import socket
 import subprocess
 import sys
 import time
@@ -30,7 +30,7 @@ from loadtest.http_client import Client
 from loadtest.ledger import Ledger
 from loadtest.scenarios.base import Request
 from loadtest.stalls import StallGuard
-from loadtest.target import Target
+from loadtest.target import Target, parse_target
 
 STREAMS = 100
 TOKENS = 60
@@ -57,7 +57,7 @@ def measure_ceiling(streams: int = STREAMS, tokens: int = TOKENS) -> Ceiling:
     Takes two to three seconds; everything stays on loopback.
 
     Raises:
-        CeilingError: the paced server did not answer properly.
+        CeilingError: the golden server did not answer properly.
     """
     with _paced_server(tokens) as target, StallGuard(10.0) as guard:
         ledger = Ledger()
@@ -120,24 +120,15 @@ def _one(client: Client, ledger: Ledger, target: Target) -> None:
 
 @contextmanager
 def _paced_server(tokens: int) -> Iterator[Target]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "loadtest.bench.paced_upstream", str(port)]
-    server = subprocess.Popen([*command, "--tokens", str(tokens), "--interval-ms", str(INTERVAL_MS)])
-    try:
-        _await_port(port, server)
-        yield Target("127.0.0.1", port)
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _await_port(port: int, server: subprocess.Popen[bytes]) -> None:
-    give_up = time.perf_counter() + 20.0
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
-            return
-        if server.poll() is not None or time.perf_counter() > give_up:
-            raise CeilingError("expected the built-in paced server to listen within 20 s, it does not")
-        gevent.sleep(0.02)
+    """The golden server: every stream has timers of its own, so hardly any two events come together."""
+    flags = ("--tokens", str(tokens), "--ttft-ms", str(INTERVAL_MS), "--gap-ms", str(INTERVAL_MS))
+    command = [sys.executable, "-m", "loadtest.servers.golden_server", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            address = server.stdout.readline().strip()
+            if not address:
+                raise CeilingError("expected the built-in server to print its address, it ended")
+            yield parse_target(address.rpartition(" ")[2])
+        finally:
+            server.terminate()

@@ -251,6 +251,7 @@ class Generator:
             ttfts_s=[first - at for first, at in firsts if first is not None and at is not None and first >= since],
             send_lag_max_s=max(lags, default=0.0),
             loop_lags_s=measured.loop_lags_s,
+            cpu_s=measured.cpu_s,
             cpu_share=measured.cpu_share,
             events_per_s=measured.events_per_s,
             records=records,
@@ -260,7 +261,8 @@ class Generator:
         )
 
     def watch_loop(self) -> None:
-        """Measures how late timers are; runs until killed."""
+        """Measures processor time and how late timers are, from now on; runs until killed."""
+        self._gauges.restart()
         self._gauges.watch_loop(gevent.sleep)
 
 

@@ -70,6 +70,7 @@ def client_health(run: MergedRun, processes: int, ceiling_per_process: float | N
         valid=not reasons,
         reasons=tuple(reasons),
         warnings=tuple(warnings),
+        cpu_us_per_event=run.cpu_us_per_event(),
     )
 
 

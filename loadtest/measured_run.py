@@ -36,7 +36,8 @@ def measured_run(
     server_metrics: str | None,
 ) -> RunResult:
     """
-    Runs the plan and judges it. `settings` is completed with what only the run can tell.
+    Runs the plan and judges it. `settings` is completed with what only the run can tell; `clock_start_s` is the start
+    on the machine's monotonic clock, to lay the records beside other logs of this machine.
 
     Raises:
         WorkerProcessError: a load process was lost.
@@ -64,6 +65,7 @@ def measured_run(
             live.update(sample, run.ledger)
 
         started = run_load(plan, run, on_sample)
+    settings["clock_start_s"] = started
     settings["locust_requests"], settings["locust_failures"] = run.locust_requests, run.locust_failures
     return RunResult(
         settings=settings,

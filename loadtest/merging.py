@@ -68,6 +68,11 @@ class MergedRun:
         self._ttfts, self._send_lag = [], 0.0
         return sample
 
+    def cpu_us_per_event(self) -> float | None:
+        """Processor time of all load processes for each token event, everything else they do included."""
+        events = sum(report.token_events for report in self._latest.values())
+        return sum(report.cpu_s for report in self._latest.values()) / events * 1e6 if events else None
+
     def events_per_s_peak(self) -> float:
         """The busiest second of all processes together."""
         peak, at, events = 0.0, 0.0, 0

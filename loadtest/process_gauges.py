@@ -15,6 +15,8 @@ class Measured:
     """Since the measurement before. `at` is perf_counter seconds."""
 
     at: float
+    cpu_s: float
+    """Processor seconds since this process began to measure."""
     cpu_share: float
     events_per_s: float
     loop_lags_s: list[float]
@@ -25,9 +27,13 @@ class ProcessGauges:
 
     def __init__(self) -> None:
         self.reported_at = time.perf_counter()
-        self._cpu_s = time.process_time()
+        self._cpu_s = self._cpu_began_s = time.process_time()
         self._events = 0
         self._lags: list[float] = []
+
+    def restart(self) -> None:
+        """What came before was preparation."""
+        self._cpu_s = self._cpu_began_s = time.process_time()
 
     def watch_loop(self, sleep: Callable[[float], object]) -> NoReturn:
         """Notes by how much each short sleep was too long."""
@@ -42,6 +48,12 @@ class ProcessGauges:
         seconds = max(now - self.reported_at, 1e-6)
         # A moment at the end is too short to have a rate: what it holds would look like a peak.
         rated = seconds if seconds >= 0.25 else float("inf")
-        measured = Measured(now, (cpu_s - self._cpu_s) / rated, (events - self._events) / rated, self._lags)
+        measured = Measured(
+            now,
+            cpu_s - self._cpu_began_s,
+            (cpu_s - self._cpu_s) / rated,
+            (events - self._events) / rated,
+            self._lags,
+        )
         self.reported_at, self._cpu_s, self._events, self._lags = now, cpu_s, events, []
         return measured

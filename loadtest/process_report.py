@@ -23,6 +23,7 @@ class ProcessReport:
     ttfts_s: list[float]
     send_lag_max_s: float
     loop_lags_s: list[float]
+    cpu_s: float
     cpu_share: float
     """Of one core, since the report before."""
     events_per_s: float

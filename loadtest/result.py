@@ -68,6 +68,8 @@ class ClientHealth:
     valid: bool
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    cpu_us_per_event: float | None = None
+    """Processor time of all load processes by token events."""
 
 
 @dataclass(slots=True)

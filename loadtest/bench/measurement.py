@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def compare(client: str, received: Times, sent: Times) -> Accuracy:
             raise SystemExit(f"{client}: expected {len(truth)} tokens in {name}, as the server sent, found {len(got)}")
         ttft.append(got[0] - truth[0])
         late = [a - b for a, b in zip(got, truth, strict=True)]
-        gaps.extend(b - a for a, b in zip(late, late[1:], strict=False))
+        gaps.extend(b - a for a, b in pairwise(late))
     return Accuracy(client, Errors.of(ttft), Errors.of(gaps))
 
 
@@ -184,7 +185,10 @@ def main(argv: Sequence[str]) -> int:
     print(f"ceiling: {ceiling:,.0f} events/s per process (at least {LEAST_CEILING:,.0f})", flush=True)
     accuracies, result = accuracy_at(options.share * ceiling, options.seconds)
     peak = result.health.events_per_s_peak
-    print(f"load: {peak:,.0f} events/s, {peak / ceiling:.0%} of the ceiling; valid: {result.health.valid}")
+    print(
+        f"load: {peak:,.0f} events/s, {peak / ceiling:.0%} of the ceiling; "
+        f"processor time {result.health.cpu_us_per_event:.1f} us per event; valid: {result.health.valid}"
+    )
     for one in accuracies:
         print(f"{one.client}: TTFT error {one.ttft}; gap error {one.gap}", flush=True)
     agreement = max(

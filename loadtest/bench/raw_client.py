@@ -27,12 +27,9 @@ def main(argv: list[str]) -> int:
         name = f"raw-{number}"
         sock = socket.create_connection(("127.0.0.1", port))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        body = b"{}"
-        head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-request-id: {name}\r\ncontent-length: {len(body)}\r\n"
-        )
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-request-id: {name}\r\ncontent-length: 2\r\n"
         found[name] = (time.perf_counter(), [])
-        sock.sendall(head.encode() + b"\r\n" + body)
+        sock.sendall(head.encode() + b"\r\n{}")
         tails[name] = b""
         selector.register(sock, selectors.EVENT_READ, name)
         time.sleep(spread_s / streams)
