@@ -111,7 +111,9 @@ def distribution(
         return None
     first = curves[0][2]
     marks = [mark_x(v, f"{words.percent_name(p)} {words.duration(v)}") for p in MARKED if (v := first.percentile(p))]
-    if limit_s is not None:
+    low, high = _limits(curves, limit_s)
+    limited = limit_s is not None and low <= limit_s <= high
+    if limit_s is not None and limited:
         marks.append(mark_x(limit_s, f"limit {words.duration(limit_s)}", "bad"))
     cumulative, bars, tails = [], [], []
     for k, (name, colour, histogram) in enumerate(curves):
@@ -120,8 +122,11 @@ def distribution(
         dashed = k > 0
         cumulative.append(series(name, colour, "line", xs, shares, dashed=dashed))
         tails.append(series(name, colour, "line", shares, xs, dashed=dashed))
-        bars.append(series(name, colour, "bars" if not k else "step", *_bars(histogram), dashed=dashed))
-    low, high = _limits(curves)
+        middles, uppers, counted = _bars(histogram)
+        if k:
+            bars.append(series(name, colour, "step", uppers, counted, dashed=True))
+        else:
+            bars.append(series(name, colour, "bars", middles, counted))
     latency = axis("duration", "", "log", low=low, high=high)
     deepest = max(1 - 1 / max(histogram.count, 10) for _, _, histogram in curves)
     return chart(
@@ -136,7 +141,7 @@ def distribution(
                 axis("share", "percentile", "tail", low=0, high=deepest),
                 axis("duration", "", "log", low=low, high=high),
                 tails,
-                marks=[] if limit_s is None else [mark_y(limit_s, f"limit {words.duration(limit_s)}")],
+                marks=[mark_y(limit_s, f"limit {words.duration(limit_s)}")] if limit_s is not None and limited else [],
             ),
         ],
     )
@@ -155,21 +160,24 @@ def _cumulative(histogram: DurationHistogram) -> list[tuple[float, float]]:
     return points
 
 
-def _bars(histogram: DurationHistogram) -> tuple[list[float], list[float]]:
-    """(middle of each bar, share in it), zero in between."""
+def _bars(histogram: DurationHistogram) -> tuple[list[float], list[float], list[float]]:
+    """(middle, upper edge, share) of each bar; zero in between."""
     counts: dict[int, int] = {}
     for upper, count in histogram.edges():
         cell = math.floor(math.log10(upper) * BARS_PER_DECADE)
         counts[cell] = counts.get(cell, 0) + count
     cells = range(min(counts), max(counts) + 1)
     middles = [10 ** ((cell + 0.5) / BARS_PER_DECADE) for cell in cells]
-    return middles, [counts.get(cell, 0) / histogram.count for cell in cells]
+    uppers = [10 ** ((cell + 1) / BARS_PER_DECADE) for cell in cells]
+    return middles, uppers, [counts.get(cell, 0) / histogram.count for cell in cells]
 
 
-def _limits(curves: Sequence[tuple[str, str, DurationHistogram]]) -> tuple[float, float]:
-    """Of a logarithmic axis: at least a factor of four, or a steady server would look wild."""
-    # From the lowest five hundredth: events that came in one read would take decades of the axis for themselves.
-    low = min(max(histogram.percentile(0.002) or 0.0, 1e-5) for _, _, histogram in curves)
+def _limits(curves: Sequence[tuple[str, str, DurationHistogram]], limit_s: float | None) -> tuple[float, float]:
+    """Of a logarithmic axis: at least a factor of four, or a steady server would look wild; a near limit is on it."""
+    # From the lowest hundredth: events that came in one read would take decades of the axis for themselves.
+    low = min(max(histogram.percentile(0.01) or 0.0, 1e-5) for _, _, histogram in curves)
     high = max(histogram.max for _, _, histogram in curves)
+    if limit_s is not None and low / 3 <= limit_s <= high * 3:
+        low, high = min(low, limit_s / 1.1), max(high, limit_s * 1.1)
     middle = math.sqrt(low * max(high, low))
     return min(low / 1.05, middle / 2), max(high * 1.05, middle * 2)

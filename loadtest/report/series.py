@@ -18,6 +18,7 @@ from loadtest.report.figures import arrivals
 from loadtest.result import RunResult, ServerSample, TimelineSample
 
 GAP_CELLS_PER_DECADE = 12
+SHORTEST_ROW_S = 0.5
 SMALLEST_GAP_S = 1e-4
 """Shorter gaps share the lowest cell: events that came in one read."""
 
@@ -58,8 +59,7 @@ def timeline_rows(result: RunResult, most: int | None = None) -> list[TimelineRo
     samples = [sample for sample in result.timeline if sample.at_s > 0]
     if not samples:
         return []
-    step = 1 if most is None else math.ceil(len(samples) / most)
-    groups = [samples[k : k + step] for k in range(0, len(samples), step)]
+    groups = _groups(samples, 1 if most is None else math.ceil(len(samples) / most))
     edges = [0.0, *(group[-1].at_s for group in groups)]
     records = result.ledger.records
     tokens, firsts = _arrived(records, edges), _first_tokens(records, edges)
@@ -96,6 +96,21 @@ def timeline_rows(result: RunResult, most: int | None = None) -> list[TimelineRo
         )
         before = last
     return rows
+
+
+def _groups(samples: Sequence[TimelineSample], step: int) -> list[list[TimelineSample]]:
+    """
+    Samples that make one row each. A stretch shorter than `SHORTEST_ROW_S` joins the row before: the last sample comes
+    when the run ends, and three answers within a tenth of a second are not thirty a second.
+    """
+    groups: list[list[TimelineSample]] = []
+    for sample in samples:
+        short = bool(groups) and sample.at_s - groups[-1][-1].at_s < SHORTEST_ROW_S
+        if groups and (short or len(groups[-1]) < step):
+            groups[-1].append(sample)
+        else:
+            groups.append([sample])
+    return groups
 
 
 def quantile(ordered: Sequence[float], p: float) -> float | None:

@@ -24,7 +24,7 @@ const UNITS = {
   count: (value) => three(value),
   rate: (value) => three(value),
   // More digits near 1, where a tail is read: 99.9 % is not 100 %.
-  share: (value) => `${three(value > 0.99 && value < 1 ? Math.floor(value * 1e5) / 1e3 : value * 100)} %`,
+  share: (value) => `${value > 0.99 && value < 1 ? Math.floor(value * 1e5 + 1e-6) / 1e3 : three(value * 100)} %`,
 };
 
 const STEPS = [1, 2, 2.5, 5, 10];

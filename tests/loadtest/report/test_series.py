@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from loadtest.report.series import (
@@ -80,3 +82,15 @@ def test_thinning_keeps_the_highest_points() -> None:
     assert len(kept) <= 40
     assert max(y for _, y, _ in points) == max(y for _, y, _ in kept)
     assert points == thinned(points, 10_000)
+
+
+def test_the_short_rest_of_a_run_makes_no_spike() -> None:
+    """The last sample comes when the run ends: two answers within a tenth of a second are not twenty a second."""
+    run = invented_run(seconds=5)
+    last = run.timeline[-1]
+    run.timeline.append(dataclasses.replace(last, at_s=last.at_s + 0.1, ok=last.ok + 2))
+    rows = timeline_rows(run)
+
+    assert len(run.timeline) - 1 == len(rows)
+    assert (last.at_s + 0.1) == rows[-1].end_s
+    assert rows[-1].ok_per_s < 3
