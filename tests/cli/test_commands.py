@@ -293,6 +293,8 @@ def test_a_rolling_restart_needs_to_know_of_what(home: Home) -> None:
 
 def test_reload_and_restart_need_a_running_gateway_and_sweep_does_not(home: Home) -> None:
     assert "no gateway is running" in one_line(home.gateway("reload"), 7)
+    assert "no gateway is running" in one_line(home.gateway("reload", "--processes"), 7)
+    assert "--dry-run" in one_line(home.gateway("reload", "--processes", "--dry-run"), 2)
     assert "no gateway is running" in one_line(home.gateway("workers", "restart", "--all"), 7)
     swept = home.gateway("sweep")
     assert (0, "no worker of an earlier gateway is left\n") == (swept.returncode, swept.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -189,3 +190,42 @@ def test_sighup_reloads(fleet: FleetFile) -> None:
     )
 
     assert fleet.served.process.poll() is None
+
+
+def test_gateway_processes_are_replaced_on_request_and_nothing_else_is(fleet: FleetFile) -> None:
+    """`gateway reload --processes` twice, with another number of processes between: each time all of them are new, a
+    stream that runs is whole, no worker is touched, and the status shows every process."""
+    workers, before = pids(fleet), fleet.gateway_pids()
+    streaming = threading.Event()
+    text: list[bytes] = []
+
+    def stream() -> None:
+        body = {"model": "m", "prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{fleet.served.base}/v1/completions", json=body, trust_env=False) as answer:
+            for chunk in answer.iter_raw():
+                text.append(chunk)
+                streaming.set()
+
+    client = threading.Thread(target=stream)
+    client.start()
+    assert streaming.wait(30)
+    replaced = fleet.gateway("reload", "--processes")
+    between = fleet.gateway_pids()
+    fleet.write(document(processes=2))
+    reloaded = fleet.gateway("reload")
+    fleet.path.write_text("models: [")  # which nobody reads now
+    again = fleet.gateway("reload", "--processes")
+    after = fleet.gateway_pids()
+    shown = fleet.gateway("status").stdout
+    client.join(60)
+
+    for done in (replaced, reloaded, again):
+        assert 0 == done.returncode, done.stdout + done.stderr
+    assert [1, 1, 2] == [len(each) for each in (before, between, after)]
+    assert set(before).isdisjoint(between)
+    assert set(between).isdisjoint(after)
+    assert workers == pids(fleet)
+    assert b"".join(text).endswith(b"data: [DONE]\n\n")
+    assert "gateway processes 2 of 2" in shown
+    for pid in after:
+        assert re.search(rf"^\d +serving .* {pid} ", shown, re.MULTILINE), shown

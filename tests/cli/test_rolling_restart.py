@@ -59,9 +59,9 @@ async def arrivals(until: anyio.Event) -> AsyncIterator[None]:
 
 
 async def test_nobody_notices_a_rolling_restart(tmp_path: Path) -> None:
-    """Both workers are replaced under 20 new streams a second: every stream is whole, and none waits longer than it
-    would have by more than two seconds."""
-    fleet = FleetFile(tmp_path, document(models={"m": model("--sim-itl-ms", "8")}))
+    """Both workers are replaced behind four gateway processes under 20 new streams a second: every stream is whole, and
+    none waits longer than it would have by more than two seconds."""
+    fleet = FleetFile(tmp_path, document(processes=4, models={"m": model("--sim-itl-ms", "8")}))
     with fleet.served:
         await anyio.to_thread.run_sync(lambda: fleet.wait_states(m_0="ready", m_1="ready"))
         await anyio.to_thread.run_sync(lambda: fleet.served.wait_ready(within_s=READY_S))
