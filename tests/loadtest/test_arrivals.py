@@ -54,7 +54,7 @@ def test_about_as_many_arrive_as_expected(arrivals: Arrivals) -> None:
 
 
 def test_poisson_is_poisson_in_gaps_and_in_counts() -> None:
-    """Gaps: standard deviation = mean. Counts per second: variance = mean, over many seeds: not stretched to a total."""
+    """Gaps: standard deviation = mean. Counts per second: variance = mean, over seeds: not stretched to a total."""
     gaps = [b - a for a, b in pairwise(times(Arrivals("poisson", 50), 400))]
     counts = [len(times(Arrivals("poisson", 50), 1, seed)) for seed in range(400)]
 
