@@ -80,10 +80,11 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Two gateway processes' worth of nothing special: two simulated workers, the log as JSON, traces on request."""
+    """Two gateway processes, two workers that get four requests each; the log as JSON, traces for who asks for them."""
     with Collector() as collector:
         content = document(
-            models={"m": model(replicas=2, aliases=["alias"], price_per_worker_hour=3600.0)},
+            models={"m": model(replicas=2, aliases=["alias"], price_per_worker_hour=3600.0, max_in_flight=4)},
+            processes=2,
             logging={"format": "json"},
             traces={"endpoint": collector.url, "sample_ratio": 0.0},
         )
@@ -135,7 +136,8 @@ def histogram(samples: dict[Key, float], name: str, **labels: str) -> tuple[dict
         for (sample, found), value in samples.items()
         if sample == f"{name}_bucket" and wanted <= found
     }
-    return buckets, samples[f"{name}_sum", frozenset(wanted)]
+    (total,) = (value for (sample, found), value in samples.items() if sample == f"{name}_sum" and wanted <= found)
+    return buckets, total
 
 
 def rebuilt(bounds: dict[float, int], milliseconds: list[float]) -> dict[float, int]:
@@ -146,9 +148,10 @@ def rebuilt(bounds: dict[float, int], milliseconds: list[float]) -> dict[float, 
 
 
 def test_every_histogram_is_what_its_log_lines_make(running: Running) -> None:
-    """Bucket by bucket, exactly; sums to the microsecond that each line was rounded to."""
+    """Bucket by bucket, exactly, over all processes; sums to the microsecond that each line was rounded to."""
     asyncio.run(traffic(running.port))
     lines, samples = running.settled()
+    assert {0, 1} == {line["slot"] for line in lines}
 
     by_label: list[tuple[str, dict[str, str], list[float]]] = []
     for endpoint in {line["endpoint"] for line in lines}:
@@ -166,10 +169,14 @@ def test_every_histogram_is_what_its_log_lines_make(running: Running) -> None:
         own = [line[f"{stage}_ms"] for line in lines if f"{stage}_ms" in line]
         by_label.append(("gateway_overhead_seconds", {"stage": stage}, own))
 
+    tried = [line.get("admission_ms", 0.0) for line in lines if line.get("attempts") or "admission_ms" in line]
+    by_label.append(("gateway_queue_wait_seconds", {"model": "m"}, tried))
+
     for metric, labels, values in by_label:
         buckets, total = histogram(samples, metric, **labels)
         assert rebuilt(buckets, values) == buckets, (metric, labels)
         assert abs(sum(values) / 1000 - total) <= 1e-6 * len(values) + 1e-9, (metric, labels)
+    assert 5 <= sum(value > 0 for value in tried)
     assert 15 <= len([line for line in streams if "ttft_ms" in line])
     assert 15 <= len([line for line in streams if "tpot_ms" in line])
 
@@ -241,7 +248,7 @@ def test_a_request_that_asks_for_it_is_traced_by_the_running_gateway(running: Ru
 
     assert [TRACE, TRACE] == [server.trace, attempt.trace]
     assert server.id == attempt.parent
-    assert server.resource["service.instance.id"].endswith(f":{running.port}/0")
+    assert server.resource["service.instance.id"].endswith((f":{running.port}/0", f":{running.port}/1"))
     assert 0 == running.samples()["gateway_trace_spans_dropped_total", frozenset()]
 
 
