@@ -4,7 +4,7 @@
 #   ENGINE_PYTHON=  interpreter of your own environment with vLLM; unset: one is built in the cache directory
 # make loadtest takes the options of `python -m loadtest`, the rest through ARGS=; unset: what the scenario is made for
 #   TARGET=         URL to ask; unset: http://127.0.0.1:8000
-#   SCENARIO=       chat, multi_turn, rag, burst, ...; all of them: make loadtest ARGS=--list
+#   SCENARIO=       chat, multi-turn, rag, burst, ...; all of them: make loadtest ARGS=--list
 #   RATE=           open loop: sessions a second (ARRIVALS=poisson, gamma:0.2, ...)
 #   USERS=          closed loop: so many at once
 #   DURATION=       30s, 5m, 1h

@@ -191,7 +191,10 @@ class Generator:
                 request = visit.session.send(call.answer(record))
             except StopIteration:
                 return
-            due = time.perf_counter()
+            due = time.perf_counter() + request.after_s
+            if request.after_s and self._ending.wait(request.after_s):
+                visit.session.close()
+                return
 
     def _perform(self, call: Call, client: Callable[[], Client]) -> RequestRecord:
         self.ledger.schedule()

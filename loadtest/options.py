@@ -20,8 +20,8 @@ examples:
   python -m loadtest                                          8 users, 30 s, against http://127.0.0.1:8000
   python -m loadtest chat --rate 20 --duration 1m             open loop: 20 sessions a second, Poisson arrivals
   python -m loadtest chat --rate 20 --arrivals gamma:0.2      the same rate in bursts
-  python -m loadtest multi_turn --users 50 --processes 2      closed loop on two load processes
-  python -m loadtest rag --option prompt_tokens=2000-8000     a scenario's own options: see --list
+  python -m loadtest multi-turn --users 50 --processes 2      closed loop on two load processes
+  python -m loadtest chat --option prompt_tokens=200-2000     a scenario's own options: see --list
   python -m loadtest chat --slo ttft_p95=500ms --slo attainment=99%
   python -m loadtest report results/RUN                       the report of a stored run, anew
 
@@ -79,12 +79,22 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("scenario", nargs="?", default="chat", choices=tuple(scenarios()), help="default: %(default)s")
+    names = tuple(scenarios())
+    parser.add_argument(
+        "scenario",
+        nargs="?",
+        default="chat",
+        choices=names,
+        metavar="SCENARIO",
+        help=f"{', '.join(names)}; default: chat",
+    )
     parser.add_argument("--list", action="store_true", help="the scenarios with their options, and leave")
     parser.add_argument("--target", metavar="URL", default="http://127.0.0.1:8000", help="default: %(default)s")
 
     load = parser.add_argument_group("load (defaults are the scenario's)")
-    load.add_argument("--users", type=_count(1, MAX_USERS), help="closed loop: each asks, waits, asks again")
+    load.add_argument(
+        "--users", metavar="N", type=_count(1, MAX_USERS), help="closed loop: each asks, waits, asks again"
+    )
     load.add_argument("--rate", type=float, metavar="R", help="open loop: sessions a second, whatever the server does")
     load.add_argument("--arrivals", metavar="HOW", help=f"of an open loop: {NOTATIONS}; default: poisson")
     load.add_argument("--duration", type=parse_duration, metavar="TIME", help="30s, 1m30s, 2h")
@@ -95,9 +105,15 @@ def build_parser() -> argparse.ArgumentParser:
         help="not in the figures; default: a tenth, at most 30s",
     )
     load.add_argument("--drain", type=parse_duration, metavar="TIME", default=60.0, help="to finish, default: 60s")
-    load.add_argument("--processes", type=_count(1, 64), default=1, help="load processes, default: %(default)s")
     load.add_argument(
-        "--max-in-flight", type=_count(1, 25_000), default=1000, help="beyond it: unsent, default: %(default)s"
+        "--processes", metavar="N", type=_count(1, 64), default=1, help="load processes, default: %(default)s"
+    )
+    load.add_argument(
+        "--max-in-flight",
+        metavar="N",
+        type=_count(1, 25_000),
+        default=1000,
+        help="beyond it: unsent, default: %(default)s",
     )
 
     content = parser.add_argument_group("content")
@@ -119,7 +135,8 @@ def build_parser() -> argparse.ArgumentParser:
     wire.add_argument("--yes", action="store_true", help="send load to a target that is not on this machine")
 
     verdict = parser.add_argument_group("verdict")
-    verdict.add_argument("--slo", action="append", default=[], metavar="NAME=VALUE", help=f"{NOTATION}; repeatable")
+    slo_help = f"{NOTATION}; repeatable".replace("%", "%%")
+    verdict.add_argument("--slo", action="append", default=[], metavar="NAME=VALUE", help=slo_help)
     verdict.add_argument("--max-failures", type=_percent, default=0.0, metavar="PERCENT", help="default: 0")
     verdict.add_argument(
         "--calibrate",

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from loadtest.arrivals import Arrivals
-from loadtest.cli import main
+from loadtest.cli import BAD_USAGE, DONE, FAILED, INTERRUPTED, INVALID, LOST_PROCESS, NO_TARGET, main
 from loadtest.consent import check_consent, planned_load
 from loadtest.options import build_parser, parse_duration
 from loadtest.plan import RunPlan
@@ -155,6 +155,16 @@ def test_without_a_terminal_the_command_refuses_another_machine(capsys: pytest.C
     """Before anything is sent to it, the probes included."""
     assert 2 == main(["--target", "http://192.0.2.1:8000", "--users", "5"], {})
     assert "5 users in a closed loop for 30 s; add --yes" in capsys.readouterr().err
+
+
+def test_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """And it renders: a percent sign in a help text would break it."""
+    with pytest.raises(SystemExit) as left:
+        main(["--help"], {})
+    shown = capsys.readouterr().out
+
+    assert 0 == left.value.code
+    assert all(f"{code} " in shown for code in (DONE, FAILED, BAD_USAGE, NO_TARGET, INVALID, LOST_PROCESS, INTERRUPTED))
 
 
 def test_the_list_has_every_scenario_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
