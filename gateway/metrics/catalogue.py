@@ -258,11 +258,27 @@ TRACE_SPANS_DROPPED = Metric(
     (),
     "Spans that did not reach the collector. Requests never wait for it.",
 )
+LOST_REQUESTS = Metric(
+    "gateway_lost_requests_total",
+    "counter",
+    ("model",),
+    "Requests that a gateway process had in hand when it died: they broke off, and have no outcome in "
+    "`gateway_requests_total`. The two together are all requests that were begun and have ended.",
+)
+PROCESSES_SERVING = Metric(
+    "gateway_processes_serving",
+    "gauge",
+    (),
+    "Gateway processes that accept connections; fewer than `processes`: one has died and the next one starts.",
+)
+PROCESS_CRASHES = Metric(
+    "gateway_process_crashes_total", "counter", (), "Times a gateway process ended although nobody had asked it to."
+)
 GPU_MEMORY_USED = Metric(
     "gateway_gpu_memory_used_bytes",
     "gauge",
     ("gpu",),
-    "Memory in use on a GPU, whoever uses it; `gpu` is the index in PCI bus order. No GPU or driver: no series.",
+    "Memory in use on a GPU, by whomever, the driver included; `gpu` is the index in PCI bus order. No GPU: no series.",
 )
 GPU_MEMORY_TOTAL = Metric("gateway_gpu_memory_total_bytes", "gauge", ("gpu",), "Memory of a GPU.")
 GPU_UTILIZATION = Metric(
@@ -312,6 +328,9 @@ KNOWN_TO_THE_SUPERVISOR = (
     WORKER_START_DURATION,
     WORKER_PROGRESS_AGE,
     WORKER_COST,
+    LOST_REQUESTS,
+    PROCESSES_SERVING,
+    PROCESS_CRASHES,
     GPU_MEMORY_USED,
     GPU_MEMORY_TOTAL,
     GPU_UTILIZATION,
