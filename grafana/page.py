@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -124,10 +125,25 @@ class Page:
         model.panels = _placed(self.sections)
         content = json.loads(json.dumps(model, cls=JSONEncoder))
         content["id"] = None
+        _drop_what_some_releases_lack(content)
         for annotation, marker in zip(content["annotations"].get("list", []), self.markers, strict=True):
             # Prometheus's own fields of an annotation, which the SDK's model lacks.
             annotation |= {"titleFormat": marker.title, "step": "15s"}
         return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _drop_what_some_releases_lack(content: dict[str, Any]) -> None:
+    """
+    Take out what the SDK writes unasked: defaults of options that not all of Grafana 10.4 to 13 know, and the fields of
+    interval variables on variables of every kind.
+    """
+    for variable in content["templating"]["list"]:
+        for name in ("auto", "auto_min", "auto_count", "allowCustomValue"):
+            variable.pop(name, None)
+    for outer in content["panels"]:
+        for panel in outer.get("panels", []) or [outer]:
+            for option in ("percentChangeColorMode", "selectionMode", "perPage", "footer"):
+                panel.get("options", {}).pop(option, None)
 
 
 def _placed(sections: Sequence[Section]) -> list[dashboard.Panel | dashboard.RowPanel]:
