@@ -18,11 +18,11 @@ from PIL import Image
 from tests.control.web.browser import chromium, page_of
 from tests.e2e.served import free_port, wait_until
 
-WIDTH, HEIGHT = 1180, 2180
+WIDTH, HEIGHT = 1180, 2530
 HIDDEN = (
     "nav, .scroll, section > p, #thresholds, [data-chart=time-tokens], [data-chart=time-cache], [data-chart=time-lag]"
 )
-COLOURS = 128
+COLOURS = 256
 """A palette is plenty for a page of flat colours, and a third of the size."""
 
 SIMULATOR = (
@@ -67,7 +67,7 @@ def main(file: Path) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             page.screenshot(path=str(file))
     with Image.open(file) as picture:
-        picture.convert("RGB").quantize(COLOURS).save(file, optimize=True)
+        picture.convert("RGB").quantize(COLOURS, kmeans=4).save(file, optimize=True)
 
 
 if __name__ == "__main__":
