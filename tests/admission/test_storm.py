@@ -1,0 +1,149 @@
+"""Limits under a storm from four real gateway processes, measured where they count: at the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gateway.clock import SystemClock
+from gateway.control.state_dir import held
+from gateway.keys import KeysFile
+from tests.admission.metered import MeteredWorker
+from tests.processes.fleet import Fleet, configured, fleet, until
+from tests.proxy.raw_client import RawConnection, post
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.timeout(120)]
+
+PROCESSES = 4
+LIMIT = 32
+CLIENTS = 128
+CHAT = "/v1/chat/completions"
+QUESTION = {"model": "sim", "messages": [{"role": "user", "content": "x"}]}
+
+
+class Storm:
+    """Closed-loop clients, each on one connection as long as that lasts; answers are counted by status and client."""
+
+    def __init__(self, gateway: Fleet, headers: dict[str, str] | None = None) -> None:
+        self.gateway = gateway
+        self.over = False
+        self.statuses: Counter[int] = Counter()
+        self.served: Counter[int] = Counter()
+        """By the client's own port."""
+        self.broken = 0
+        self._request = post(CHAT, QUESTION, headers or {})
+
+    async def run(self, clients: int, *, pause_s: float = 0.0) -> None:
+        """Until `over`."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(self._client(pause_s))
+
+    async def _client(self, pause_s: float) -> None:
+        while not self.over:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+            connection = RawConnection(reader, writer)
+            port = writer.get_extra_info("sockname")[1]
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while not self.over:
+                    connection.send(self._request)
+                    answer = await connection.answer()
+                    self.statuses[answer.status] += 1
+                    self.served[port] += answer.status == 200
+                    if answer.status != 200:
+                        await asyncio.sleep(pause_s)
+            self.broken += not self.over
+            writer.transport.abort()
+
+
+async def test_a_workers_limit_holds_and_is_used_and_every_process_gets_its_share(tmp_path: Path) -> None:
+    """
+    128 clients over four processes want a worker with 32 permits. It never has more than 35 (one too many for each
+    other process), and 32 while there is demand; no client of any process starves. One process is killed: its permits
+    are used by the others again. In the end nothing is in flight, in any process.
+    """
+    dice = random.Random(1)
+    async with (
+        asyncio.timeout(100),
+        MeteredWorker(lambda: dice.uniform(0.05, 0.15)) as worker,
+        fleet(tmp_path, configured(PROCESSES, model={"max_in_flight": LIMIT}), servers=[worker]) as gateway,
+    ):
+        storm = Storm(gateway)
+        running = asyncio.create_task(storm.run(CLIENTS))
+        await until(lambda: worker.served > 2 * CLIENTS)
+        owners = gateway.owners()
+        worker.forget()
+        before = Counter(storm.served)
+        await until(lambda: worker.served > 8 * CLIENTS)
+        mean, most = worker.mean, worker.most
+        grants = {port: storm.served[port] - before[port] for port in owners}
+        by_process = Counter(dict.fromkeys(gateway.pids, 0))
+        for port, pid in owners.items():
+            by_process[pid] += grants[port]
+        clients = Counter(owners.values())
+
+        os.kill(gateway.pids[0], signal.SIGKILL)
+        killed_s = asyncio.get_running_loop().time()
+        await gateway.all_serve(PROCESSES - 1)
+        async with asyncio.timeout(5):
+            await until(lambda: worker.running >= LIMIT)
+        back_s = asyncio.get_running_loop().time() - killed_s
+        worker.forget()
+        await until(lambda: worker.served > 2 * CLIENTS)
+        mean_after, most_after = worker.mean, worker.most
+        await gateway.all_serve(PROCESSES)
+        storm.over = True
+        await running
+        await until(lambda: gateway.total("gateway_requests_in_flight") == 0)
+
+        print(
+            f"at the worker: mean {mean:.1f}, most {most}; {back_s:.3f} s after the kill as many again, then ", end=""
+        )
+        print(
+            f"mean {mean_after:.1f}, most {most_after}; clients {[*clients.values()]}, served {[*by_process.values()]}"
+        )
+        assert LIMIT <= most <= LIMIT + PROCESSES - 1
+        assert most_after <= LIMIT + PROCESSES - 1
+        assert mean > 0.75 * LIMIT
+        assert mean_after > 0.75 * LIMIT
+        assert PROCESSES == len(clients)
+        per_client = [by_process[pid] / clients[pid] for pid in clients]
+        assert min(per_client) > 0.5 * max(per_client)
+        assert min(grants.values()) > 0
+        assert {200} == set(storm.statuses)
+        assert 0 < storm.broken < CLIENTS
+        assert 0 == gateway.total("gateway_queue_depth")
+        assert 0 == gateway.supervisor._in_flight.total()
+
+
+async def test_a_keys_limit_holds_over_all_processes(tmp_path: Path) -> None:
+    """
+    Twenty clients with one key that may have eight requests: never more than eleven at once, wherever their connections
+    are; those beyond are told so, and eight are reached, although hardly a process has as many clients as that.
+    """
+    with held(tmp_path / "state") as directory:
+        secret = KeysFile(directory.keys_file, SystemClock()).create("acme", max_in_flight=8).secret
+    dice = random.Random(2)
+    async with (
+        asyncio.timeout(100),
+        MeteredWorker(lambda: dice.uniform(0.05, 0.15)) as worker,
+        fleet(tmp_path, configured(PROCESSES), servers=[worker]) as gateway,
+    ):
+        storm = Storm(gateway, {"authorization": f"Bearer {secret}"})
+        running = asyncio.create_task(storm.run(20, pause_s=0.02))
+        await until(lambda: worker.served > 300)
+        most = worker.most
+        storm.over = True
+        await running
+        await until(lambda: gateway.total("gateway_requests_in_flight") == 0)
+
+        assert 8 <= most <= 8 + PROCESSES - 1
+        assert {200, 429} == set(storm.statuses)
+        assert storm.statuses[429] == gateway.total("gateway_rejections_total", "tenant_limit")
