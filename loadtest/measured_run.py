@@ -44,7 +44,7 @@ def measured_run(
         UsageError: the metrics port is taken, or --server-metrics has none.
     """
     logging.getLogger("locust").setLevel(logging.ERROR)  # its advice on spawn rates is not about this
-    sources = find_sources(plan.target, server_metrics)
+    sources = find_sources(plan.target, plan.context.model, server_metrics)
     settings["server_metrics"] = [str(source) for source in sources]
     run = MergedRun()
     with contextlib.ExitStack() as stack:

@@ -37,10 +37,10 @@ class Source:
         return f"{self.target.url}{self.path}"
 
 
-def find_sources(target: Target, given: str | None) -> tuple[Source, ...]:
+def find_sources(target: Target, model: str, given: str | None) -> tuple[Source, ...]:
     """
     Where the workers' metrics are: at the URL given, or at the target's own /metrics, or listed by the /discovery of a
-    gateway's admin port on the same host. Empty: nowhere.
+    gateway's admin port on the same host, for workers of this model. Empty: nowhere.
 
     Raises:
         UsageError: a URL was given that has none.
@@ -49,14 +49,14 @@ def find_sources(target: Target, given: str | None) -> tuple[Source, ...]:
         base = parse_target(given)
         paths = {base.prefix or "/metrics", f"{base.prefix}/metrics"}
         sources = [Source(replace(base, prefix=""), path) for path in paths]
-        found = [source for source in sources if _read(source) is not None] or _discovered(base)
+        found = [source for source in sources if _read(source) is not None] or _discovered(base, None)
         if not found:
             raise UsageError(f"expected vLLM's metrics at {given} (or a gateway's /discovery there), found none")
         return tuple(found[:1] if found[0] in sources else found)
     own = Source(target)
     if _read(own) is not None:
         return (own,)
-    return tuple(_discovered(replace(target, port=ADMIN_PORT, tls=False, prefix="")))
+    return tuple(_discovered(replace(target, port=ADMIN_PORT, tls=False, prefix=""), model))
 
 
 def sample_of(sources: Sequence[Source], now_s: Callable[[], float]) -> ServerSample | None:
@@ -72,14 +72,19 @@ def _read(source: Source) -> ServerSample | None:
     return None if page is None else read_sample(page, 0.0)
 
 
-def _discovered(admin: Target) -> list[Source]:
+def _discovered(admin: Target, model: str | None) -> list[Source]:
+    """Of one model, since nothing else says that the gateway found there is the one that is asked; None: of all."""
     page = _page(Source(admin, f"{admin.prefix}/discovery"))
     try:
         entries = msgspec.json.decode(page or "[]", type=list[_Discovered])
         hosts = [(parse_target(f"http://{host}"), entry) for entry in entries for host in entry.targets]
     except (msgspec.MsgspecError, UsageError):
         return []
-    return [Source(target, entry.labels.get("__metrics_path__", "/metrics")) for target, entry in hosts]
+    return [
+        Source(target, entry.labels.get("__metrics_path__", "/metrics"))
+        for target, entry in hosts
+        if model is None or entry.labels.get("model") == model
+    ]
 
 
 def _page(source: Source) -> str | None:

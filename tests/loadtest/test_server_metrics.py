@@ -61,10 +61,10 @@ async def test_a_gateway_lists_its_workers_and_they_are_summed() -> None:
 
     async with asyncio.timeout(20), FaultServer(answer) as server:
         target = parse_target(server.url)
-        sources = await anyio.to_thread.run_sync(find_sources, target, server.url)
+        sources = await anyio.to_thread.run_sync(find_sources, target, "m", server.url)
         sample = await anyio.to_thread.run_sync(sample_of, sources, lambda: 2.0)
         with pytest.raises(UsageError, match="found none"):
-            await anyio.to_thread.run_sync(find_sources, target, f"{server.url}/nowhere")
+            await anyio.to_thread.run_sync(find_sources, target, "m", f"{server.url}/nowhere")
 
     assert [f"{server.url}/workers/w{n}/metrics" for n in range(2)] == [str(source) for source in sources]
     assert sample is not None
@@ -77,7 +77,7 @@ async def test_a_worker_has_its_own_and_a_reading_is_all_or_nothing() -> None:
     page = scripts.answer(200, PAGE.encode())
     async with asyncio.timeout(20), FaultServer(page, page, scripts.ERRORS["busy"]) as server:
         target = parse_target(server.url)
-        sources = await anyio.to_thread.run_sync(find_sources, target, None)
+        sources = await anyio.to_thread.run_sync(find_sources, target, "m", None)
         first = await anyio.to_thread.run_sync(sample_of, sources, lambda: 1.0)
         second = await anyio.to_thread.run_sync(sample_of, sources, lambda: 2.0)
 
