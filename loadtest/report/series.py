@@ -20,7 +20,7 @@ from loadtest.result import RunResult, ServerSample, TimelineSample
 GAP_CELLS_PER_DECADE = 12
 SHORTEST_ROW_S = 0.5
 SMALLEST_GAP_S = 1e-4
-"""Shorter gaps share the lowest cell: events that came in one read."""
+"""Shorter gaps share the lowest cells, as does the shortest five hundredth: events that came in one read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,12 @@ def gap_heat_map(records: Iterable[RequestRecord], end_s: float, columns: int = 
         next(times, None)
         for gap, at in zip(record.gaps_s, times, strict=False):
             found[min(int(at / width), count - 1)].append(max(gap, SMALLEST_GAP_S))
-    everything = [gap for column in found for gap in column]
-    if not everything:
+    everything = sorted(gap for column in found for gap in column)
+    shortest = quantile(everything, 0.002)
+    if shortest is None:
         return None
-    low = math.floor(math.log10(min(everything)) * GAP_CELLS_PER_DECADE)
-    high = math.floor(math.log10(max(everything)) * GAP_CELLS_PER_DECADE)
+    low = math.floor(math.log10(shortest) * GAP_CELLS_PER_DECADE)
+    high = math.floor(math.log10(everything[-1]) * GAP_CELLS_PER_DECADE)
     heat = HeatMap(
         [round(k * width, 3) for k in range(count + 1)],
         10 ** (low / GAP_CELLS_PER_DECADE),

@@ -21,7 +21,7 @@ from loadtest.report.raw_log import read_raw_log, write_raw_log
 from loadtest.report.rescore import PERCENTILES, Spread, VllmScore, rescore
 from tests.loadtest.report.invented import invented_run
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).with_name("score_with_vllm.py")
 WITHIN = 0.001
@@ -72,7 +72,7 @@ def test_both_say_the_same_to_a_tenth_of_a_percent(engine_python: Path, measured
         write_raw_log(file, invented_run(seconds=60).ledger.records)
     logs = (measured_log, invented)
     scored = subprocess.run(
-        [str(engine_python), str(SCRIPT), *map(str, logs)], check=True, capture_output=True, text=True, timeout=110
+        [str(engine_python), str(SCRIPT), *map(str, logs)], check=True, capture_output=True, text=True, timeout=300
     ).stdout.splitlines()
     theirs = [json.loads(line.removeprefix("SCORE ")) for line in scored if line.startswith("SCORE ")]
     ours = [rescore(read_raw_log(log)) for log in logs]
