@@ -88,6 +88,7 @@ class Front:
         self._leaving: list[GatewaySlot] = []
         self._group: anyio.abc.TaskGroup | None = None
         self._running = 0
+        self._past_crashes = 0
         self._empty = anyio.Event()
         self._heard = anyio.Event()
         self._newest: FleetSnapshot | None = None
@@ -97,6 +98,11 @@ class Front:
     def slots(self) -> Sequence[GatewaySlot]:
         """The current process of each listening socket."""
         return self._slots
+
+    @property
+    def crashes(self) -> int:
+        """Times a process ended although nobody had asked it to, those of replaced processes included."""
+        return self._past_crashes + sum(slot.restarts for slot in (*self._slots, *self._leaving))
 
     @property
     def leaving(self) -> Sequence[GatewaySlot]:
@@ -252,6 +258,7 @@ class Front:
             self._running -= 1
             if slot in self._leaving:
                 self._leaving.remove(slot)
+                self._past_crashes += slot.restarts
             self._notify()
             if not self._running:
                 self._empty.set()

@@ -7,9 +7,10 @@ from typing import Protocol
 
 from gateway.clock import Clock
 from gateway.config.settings import Model
+from gateway.control.gateway_process import GatewaySlot
 from gateway.log import EventLog
 from gateway.metrics import CostMeter, Values, gpu_values
-from gateway.metrics.catalogue import LOG_LINES_DROPPED
+from gateway.metrics.catalogue import LOG_LINES_DROPPED, PROCESS_CRASHES, PROCESSES_SERVING
 from gateway.types import WorkerState
 from gateway.workers.nvml import GpuSensors
 from gateway.workers.status import WorkerStatus
@@ -25,19 +26,36 @@ class Gpus(Protocol):
     def readings(self) -> Sequence[GpuSensors]: ...
 
 
+class Processes(Protocol):
+    """Who knows the gateway processes: `Front`."""
+
+    @property
+    def slots(self) -> Sequence[GatewaySlot]: ...
+
+    @property
+    def crashes(self) -> int: ...
+
+
 class Instruments:
     """
     Kept by the supervisor; `values` goes into `/metrics`.
 
     Args:
         models: The configuration's, as of now.
+        front: The gateway processes.
         gpus: None where GPUs are not looked at.
         log: The supervisor's own, whose losses are told beside those of the gateway processes.
     """
 
     def __init__(
-        self, clock: Clock, models: Callable[[], Mapping[str, Model]], gpus: Gpus | None, log: EventLog
+        self,
+        clock: Clock,
+        models: Callable[[], Mapping[str, Model]],
+        gpus: Gpus | None,
+        log: EventLog,
+        front: Processes,
     ) -> None:
+        self._front = front
         self._gpus = gpus
         self._log = log
         self._costs = CostMeter(clock, lambda name: price_per_hour(models().get(name)))
@@ -55,8 +73,12 @@ class Instruments:
     def values(self, workers: Sequence[WorkerStatus]) -> Values:
         """The series as of now."""
         holders = [worker for worker in workers if worker.pid is not None]
-        lost: Values = {(LOG_LINES_DROPPED, ()): [float(self._log.dropped)]}
-        return lost | self._costs.values() | gpu_values(self.gpus, holders)
+        own: Values = {
+            (LOG_LINES_DROPPED, ()): [float(self._log.dropped)],
+            (PROCESSES_SERVING, ()): [float(sum(slot.serving for slot in self._front.slots))],
+            (PROCESS_CRASHES, ()): [float(self._front.crashes)],
+        }
+        return own | self._costs.values() | gpu_values(self.gpus, holders)
 
 
 def price_per_hour(model: Model | None) -> float | None:

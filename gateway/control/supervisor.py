@@ -80,7 +80,6 @@ class Supervisor(SlotEvents):
         self._version = 0
         self.totals = Totals()
         self.start_durations = StartDurations()
-        self.instruments = Instruments(plan.clock, lambda: self.settings.models, plan.gpus, plan.log)
         self._addresses = Addresses(public="", admin="")
         self._began_s = plan.clock.monotonic()
         self._created = int(plan.clock.unix())
@@ -88,6 +87,7 @@ class Supervisor(SlotEvents):
         self._in_flight = InFlightBoard.create()
         self._columns = Columns(self._in_flight)
         self._front = Front(self, self._in_flight, plan.clock, plan.log, self._fail)
+        self.instruments = Instruments(plan.clock, lambda: self.settings.models, plan.gpus, plan.log, self._front)
         self._ever_ready: set[str] = set()
         self._states: dict[str, WorkerState] = {}
         self._announced = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from gateway.metrics.board import Board, Cells
-from gateway.metrics.catalogue import Metric
+from gateway.metrics.catalogue import IN_FLIGHT, LOST_REQUESTS, Metric
 from gateway.metrics.layout import Layout
 
 SeriesKey = tuple[Metric, tuple[str, ...]]
@@ -26,8 +26,12 @@ def merge(boards: Iterable[tuple[Layout, Cells]], retired: Mapping[SeriesKey, li
 
 
 def retire(retired: Values, layout: Layout, cells: Cells) -> None:
-    """Add a dead process's counters and histograms to `retired`. Its gauges died with it."""
-    _fold(retired, (item for item in _read(layout, cells) if item[0][0].kind != "gauge"))
+    """Add what a dead process has counted to `retired`, and what it had in flight as lost. Gauges died with it."""
+    for (metric, values), counted in _read(layout, cells):
+        if metric.kind != "gauge":
+            _fold(retired, [((metric, values), counted)])
+        elif metric == IN_FLIGHT:
+            _fold(retired, [((LOST_REQUESTS, values), counted)])
 
 
 class Totals:
@@ -41,6 +45,8 @@ class Totals:
     def create(self, layout: Layout) -> Board:
         """A board for a process about to start; pass `board.fd` to it."""
         board = Board.create(layout)
+        for model in layout.models:
+            self._retired.setdefault((LOST_REQUESTS, (model,)), [0.0])
         self._boards.append(board)
         return board
 

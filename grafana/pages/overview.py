@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.page import Page, Section
 from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile
-from grafana.promql import in_state, or_zero, ratio
+from grafana.promql import RATE_INTERVAL, in_state, or_zero, ratio
 from grafana.variables import DRAINS, GATEWAY, INSTANCE, ITL_TARGET, JOB, MODEL, RESTARTS, SITE, TTFT_TARGET
 
 REQUESTS = "gateway_requests_total"
@@ -409,6 +409,19 @@ OWN_COST: list[PanelBuilder] = [
         "cps",
         "Dropped per second because nobody took them; requests never wait for either: "
         "`gateway_log_lines_dropped_total`, `gateway_trace_spans_dropped_total`.",
+        no_value="no gateway",
+        width=12,
+    ),
+    lines(
+        "Gateway processes",
+        [
+            Query(SITE.total("gateway_processes_serving"), "serving"),
+            Query(SITE.increase("gateway_process_crashes_total", over=RATE_INTERVAL), "crashes"),
+            Query(SITE.increase("gateway_lost_requests_total", over=RATE_INTERVAL), "requests lost with them"),
+        ],
+        "short",
+        "Processes that accept clients, and what crashes took with them: `gateway_processes_serving`, "
+        "`gateway_process_crashes_total`, `gateway_lost_requests_total`.",
         no_value="no gateway",
         width=12,
     ),

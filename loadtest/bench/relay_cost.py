@@ -7,6 +7,7 @@ Each round starts every relay anew and runs, against two scripted workers of exa
   plain   32 closed-loop clients, 4,000 small requests
   light   64 such streams, 256 requests: what a relay that is not busy adds to the first byte
   many    2,000 concurrent streams of 1 token/s (with --many): memory per stream
+  share   with --processes N, for our gateway with one process: an N-th of the streams, which is what each of N has
 
 CPU time is user plus system of the relay's whole process tree; it counts only together with the lag, because a relay
 that holds tokens back looks cheap. Our own row is void unless our metrics account for every request and token.
@@ -38,6 +39,7 @@ UPSTREAMS = (9100, 9101)
 PORT = 9200
 ADMIN_PORT = 9201
 TOKENS = 128
+STREAMS = 200
 OPEN_FILES = 8192
 
 Rows = dict[str, dict[str, list[dict[str, Any]]]]
@@ -62,7 +64,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all rounds to this file")
     options = parser.parse_args()
     console = Console()
-    modes = [("stream", 200, 800), ("plain", 32, 4000), ("light", 64, 256)]
+    modes = [("stream", STREAMS, 4 * STREAMS), ("plain", 32, 4000), ("light", 64, 256)]
     if options.many:
         modes.append(("many", 2000, 2000))
         _raise_file_limit()
@@ -78,7 +80,9 @@ def main() -> None:
                 log = Path(name) / f"{target.name}.log"
                 with running(list(target.command), log) as process:
                     wait_answering(PORT, target.name, within_s=60, log=log)
-                    for mode, concurrency, requests in modes:
+                    share = STREAMS // options.processes
+                    shared = options.processes > 1 and target.name == "vllm-gateway"
+                    for mode, concurrency, requests in modes + [("share", share, 4 * share)] * shared:
                         result = _measure(target, mode, concurrency, requests, process.pid)
                         rows.setdefault(target.name, {}).setdefault(mode, []).append(result)
                         console.print(f"round {number + 1}/{options.rounds}  {target.name:<14}{_short(result)}")
@@ -116,8 +120,8 @@ def _targets(folder: Path, peers: Path, only: list[str], processes: int, console
 def _measure(target: targets.Target, mode: str, concurrency: int, requests: int, pid: int) -> dict[str, Any]:
     before = _at_rest(target.metrics_url) if target.metrics_url and mode == "stream" else None
     command = [
-        *(sys.executable, "-m", "loadtest.bench.relay_client", str(PORT), mode, "--concurrency", str(concurrency)),
-        *("--requests", str(requests), "--tokens", str(TOKENS), "--pid", str(pid)),
+        *(sys.executable, "-m", "loadtest.bench.relay_client", str(PORT), "stream" if mode == "share" else mode),
+        *("--concurrency", str(concurrency), "--requests", str(requests), "--tokens", str(TOKENS), "--pid", str(pid)),
     ]
     result: dict[str, Any] = json.loads(subprocess.check_output(command))
     if before is not None and target.metrics_url:
@@ -188,10 +192,18 @@ def _table(rows: Rows) -> Table:
 
 
 def _against_one(name: str, rows: Rows) -> str:
-    """Several gateway processes against one: what an event and a request cost more."""
+    """
+    Several gateway processes against one: what an event and a request cost more. An event costs less where many arrive
+    together, so with as much for each process as one process has by itself is a comparison of its own.
+    """
     said = []
-    for mode, what in (("stream", "event"), ("plain", "small request")):
-        many, one = ([result["us"] for result in rows[each][mode]] for each in (name, "vllm-gateway"))
+    for mode, of_one, what in (
+        ("stream", "stream", "event"),
+        ("stream", "share", "event, as many streams for each process"),
+        ("plain", "plain", "small request"),
+    ):
+        many = [result["us"] for result in rows[name][mode]]
+        one = [result["us"] for result in rows["vllm-gateway"][of_one]]
         interval = ratio(many, one)
         said.append(f"CPU per {what} {interval.mean:.3f} (95 %: {interval.low:.3f} to {interval.high:.3f})")
     return f"{name} / vllm-gateway: {', '.join(said)}"

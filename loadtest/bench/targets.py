@@ -40,7 +40,8 @@ def gateway(folder: Path, port: int, admin_port: int, upstreams: tuple[int, ...]
     }
     file = folder / f"{name}.yaml"
     file.write_text(json.dumps(config))  # JSON is YAML
-    command = (sys.executable, "-m", "gateway", "up", "-c", str(file))
+    # A state directory of its own: the machine's own gateway may be running.
+    command = ("env", f"GATEWAY_STATE_DIR={folder / 'state'}", sys.executable, "-m", "gateway", "up", "-c", str(file))
     return Target(name, command, f"http://127.0.0.1:{admin_port}/metrics")
 
 

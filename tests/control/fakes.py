@@ -162,6 +162,16 @@ class RecordingWatcher:
             await self._told.wait()
 
 
+class NoProcesses:
+    """A front without gateway processes."""
+
+    slots = ()
+    crashes = 0
+
+
+NO_PROCESSES = NoProcesses()
+
+
 class NoAdmin:
     """An admin server that serves nobody."""
 

@@ -28,7 +28,7 @@ from gateway.metrics import Layout, StartDurations, Totals
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.actor import WorkerCommand
 from gateway.workers.status import WorkerStatus
-from tests.control.fakes import FakeWorker, settings, spec
+from tests.control.fakes import NO_PROCESSES, FakeWorker, settings, spec
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
@@ -42,7 +42,8 @@ class FakeFleet:
         self.actors = {name: FakeWorker(spec(name), lambda status: None) for name in ("m-0", "m-1")}
         self.totals = Totals()
         self.start_durations = StartDurations()
-        self.instruments = Instruments(SystemClock(), dict, None, EventLog(lambda line: None, SystemClock()))
+        log = EventLog(lambda line: None, SystemClock())
+        self.instruments = Instruments(SystemClock(), dict, None, log, NO_PROCESSES)
         self.draining = False
         self.settings = settings()
         self.asked: list[object] = []

@@ -13,6 +13,7 @@ from gateway.metrics.catalogue import GPU_LEASE, WORKER_COST
 from gateway.types import WorkerState
 from gateway.workers.nvml import GpuSensors
 from gateway.workers.status import WorkerStatus
+from tests.control.fakes import NO_PROCESSES
 
 
 class FakeClock:
@@ -54,7 +55,7 @@ def test_a_worker_s_price_is_that_of_its_gpus_unless_it_has_its_own(model: Model
 def test_a_launched_worker_costs_from_its_process_s_start_to_its_end() -> None:
     """Waiting for a GPU and pausing between two starts cost nothing; loading does."""
     clock = FakeClock()
-    instruments = Instruments(clock, lambda: {"m": PRICED}, None, LOG)
+    instruments = Instruments(clock, lambda: {"m": PRICED}, None, LOG, NO_PROCESSES)
     waiting = WorkerStatus("m-0", "m", WorkerState.STARTING, "one", None, 0.0)
     for status, seconds in (
         (waiting, 1000),
@@ -71,7 +72,9 @@ def test_a_launched_worker_costs_from_its_process_s_start_to_its_end() -> None:
 def test_a_static_worker_costs_while_it_answers_or_is_known_to_run() -> None:
     """Nobody knows when somebody else's machine is off; one that never answered is not charged."""
     clock = FakeClock()
-    instruments = Instruments(clock, lambda: {"m": Model(model="m", price_per_worker_hour=3.6)}, None, LOG)
+    instruments = Instruments(
+        clock, lambda: {"m": Model(model="m", price_per_worker_hour=3.6)}, None, LOG, NO_PROCESSES
+    )
     status = WorkerStatus("m-static-0", "m", WorkerState.STARTING, "one", None, 0.0, static=True)
     for state in (WorkerState.STARTING, WorkerState.READY, WorkerState.UNHEALTHY, WorkerState.STOPPED):
         instruments.changed(replace(status, state=state))
@@ -82,7 +85,7 @@ def test_a_static_worker_costs_while_it_answers_or_is_known_to_run() -> None:
 
 def test_only_a_worker_with_a_process_holds_a_gpu() -> None:
     """Those that are only meant to get one do not."""
-    instruments = Instruments(FakeClock(), dict, Gpus(), LOG)
+    instruments = Instruments(FakeClock(), dict, Gpus(), LOG, NO_PROCESSES)
     running = WorkerStatus("m-0", "m", WorkerState.READY, "one", None, 0.0, pid=7, gpus=(0,))
     planned = WorkerStatus("m-1", "m", WorkerState.STOPPED, "", None, 0.0, gpus=(0,))
 

@@ -26,7 +26,7 @@ async def test_a_killed_process_takes_its_own_streams_with_it_and_nothing_else(t
     """
     Of 32 streams over four processes those of the killed one break off and no other. What comes to its socket meanwhile
     waits for the next process. Totals count exactly the requests that ended; what the dead process had in its hands has
-    no outcome, and is in flight nowhere.
+    no outcome, counts as lost, and is in flight nowhere.
     """
     async with asyncio.timeout(90), fleet(tmp_path, configured(4)) as gateway:
         streams = [Asked() for _ in range(STREAMS)]
@@ -59,6 +59,7 @@ async def test_a_killed_process_takes_its_own_streams_with_it_and_nothing_else(t
             gateway.total("gateway_requests_total"),
             gateway.total("gateway_requests_total", "ok"),
         )
+        assert len(mine) == gateway.total("gateway_lost_requests_total")
         tokens = sum(one.tokens for one in (*others, *later.asked))
         assert tokens == gateway.total("gateway_output_tokens_total")
         assert 0 == gateway.total("gateway_worker_in_flight")
