@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 
-from tests.e2e.served import wait_until
+from tests.e2e.served import free_port, wait_until
 from tests.grafana.live import LivePrometheus, Series
 from tests.grafana.observed import Observed, observed
 from tests.grafana.pictures import draw
-from tests.grafana.reading import dashboards, every_target, panel_targets, variable_queries
+from tests.grafana.reading import ROOT, dashboards, every_target, panel_targets, variable_queries
 from tests.grafana.replay import RELEASES, replaying
 from tests.prometheus.promtool import promtool
 
@@ -128,3 +135,58 @@ def test_the_gateways_own_metrics_pass_promtool(seen: Observed) -> None:
     done = promtool("check", "metrics", stdin=text)
 
     assert (0, "") == (done.returncode, done.stdout)
+
+
+def test_observe_shows_a_running_gateway_until_it_is_interrupted(seen: Observed, tmp_path: Path) -> None:
+    """Its Prometheus scrapes the gateway and every worker; Grafana is started provisioned; Ctrl-C ends both."""
+    port, grafana_port = free_port(), free_port()
+    told = tmp_path / "told"
+    fake = tmp_path / "bin" / "grafana"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\nprintenv >"{told}.new"; mv "{told}.new" "{told}"; exec sleep 300\n', encoding="utf-8")
+    fake.chmod(0o755)
+    command = [
+        *("env", "--default-signal=INT", sys.executable, "-m", "grafana.observe", "--admin", seen.served.admin),
+        *("--prometheus-port", str(port), "--grafana-port", str(grafana_port), "--folder", str(tmp_path / "kept")),
+    ]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{fake.parent}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        said = ""
+        while "Ctrl-C" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        family = psutil.Process(process.pid).children(recursive=True)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+            wait_until(
+                partial(all_up, http, 1 + 6), within_s=30, what="gateway and six workers up", context=lambda: said
+            )
+        wait_until(told.exists, within_s=10, what="Grafana started")
+        process.send_signal(signal.SIGINT)
+
+        assert 0 == process.wait(30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        process.stdout.close()
+    assert f"http://127.0.0.1:{grafana_port}/dashboards" in said
+    assert (
+        f"GF_PATHS_PROVISIONING={tmp_path / 'kept' / 'provisioning'}" in told.read_text(encoding="utf-8").splitlines()
+    )
+    assert [] == [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def all_up(http: httpx.Client, number: int) -> bool:
+    """So many targets that are not the load test answer; those that do not belong to a run are down."""
+    answer = http.get("/api/v1/query", params={"query": 'sum(up{job!="loadtest"})'}).json()["data"]["result"]
+    return bool(answer and float(answer[0]["value"][1]) == number)
