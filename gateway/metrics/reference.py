@@ -55,7 +55,7 @@ Cost of a million generated tokens in the last hour, idle time included; it need
 
 Power of a worker's GPUs. Where several workers share a GPU, each is given the whole of it.
 
-    sum by (model, worker) (gateway_gpu_power_watts * on (gpu) group_right () gateway_gpu_lease)
+    sum by (model, worker) (gateway_gpu_power_watts * on (instance, gpu) group_right () gateway_gpu_lease)
 
 Is something left over at idle? All of these are 0 then.
 

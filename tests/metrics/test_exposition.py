@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import promql_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import CATALOGUE, Layout, StartDurations, Totals, catalogue, render
@@ -64,6 +65,23 @@ def test_the_reference_is_current(tmp_path: Path) -> None:
     assert main(["--check", str(stale)]) == 1
     assert main([str(stale)]) == 0
     assert main(["--check", str(stale)]) == 0
+
+
+def test_the_recipes_are_queries_of_metrics_that_exist() -> None:
+    """Each indented block of the reference's last section parses, and asks for nothing that is not exported."""
+    recipes = REFERENCE.read_text(encoding="utf-8").partition("## Recipes")[2]
+    # A query begins in the margin of its block; what is indented further goes on with it.
+    queries = re.findall(r"^ {4}(\S.*(?:\n {5,}.*)*)", recipes, re.MULTILINE)
+    exported = {
+        metric.name + suffix
+        for metric in CATALOGUE
+        for suffix in (("_bucket", "_count", "_sum") if metric.kind == "histogram" else ("",))
+    }
+
+    assert 5 < len(queries)
+    for query in queries:
+        promql_parser.parse(query)
+        assert set(re.findall(r"gateway_\w+", query)) <= exported, query
 
 
 def test_a_worker_is_in_exactly_one_state() -> None:
