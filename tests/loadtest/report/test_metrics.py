@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,20 @@ def test_histograms_hold_successes_only_and_end_at_infinity() -> None:
     assert seen["loadtest_time_to_first_token_seconds_bucket", "640.0"] == 1
     assert seen["loadtest_time_to_first_token_seconds_bucket", "+Inf"] == 2
     assert seen["loadtest_time_to_first_token_seconds_count", ""] == 2
+
+
+def test_scrapes_at_once_and_in_turn_count_every_success_once() -> None:
+    """Each scrape counts only what is new; two at the same time do not count it twice."""
+    ledger = Ledger.of(record(Outcome.OK) for _ in range(3000))
+    registry = CollectorRegistry()
+    registry.register(RunCollector({}, lambda: (ledger, None)))
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda _: generate_latest(registry).decode(), range(4)))
+    ledger.schedule()
+    ledger.settle(record(Outcome.OK))
+
+    assert all("loadtest_token_event_gap_seconds_count 3000.0" in text for text in texts)
+    assert "loadtest_token_event_gap_seconds_count 3001.0" in generate_latest(registry).decode()
 
 
 def test_the_first_scrape_may_come_before_the_first_sample() -> None:
