@@ -266,6 +266,9 @@ def relay_policy(settings: Settings) -> RelayPolicy:
         models={name: model_policy(model) for name, model in settings.models.items()},
         max_body_bytes=settings.limits.max_body_bytes,
         max_json_depth=settings.limits.max_json_depth,
+        max_buffered_bytes=max(
+            share(settings.limits.max_buffered_bytes, settings.processes), settings.limits.max_body_bytes
+        ),
         logged_body_bytes=settings.logging.max_body_bytes if settings.logging.bodies else 0,
     )
 

@@ -279,4 +279,5 @@ class RejectionReason(StrEnum):
     QUEUE_TIMEOUT = "queue_timeout"
     TENANT_LIMIT = "tenant_limit"
     RATE_LIMITED = "rate_limited"
+    BODY_MEMORY = "body_memory"
     SHUTTING_DOWN = "shutting_down"

@@ -243,6 +243,10 @@ class Limits(Section):
 
     max_body_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     """Larger request bodies get 413."""
+    max_buffered_bytes: Annotated[int, Field(ge=1024 * 1024)] = 1024 * 1024 * 1024
+    """Request bodies over 64 KiB that are held at a time, waiting requests included; each gateway process takes its
+    share, but at least one body of the largest size. One more gets 429 before it is read. Joining, decompressing and
+    rewriting take up to three times as much memory for moments."""
     max_json_depth: Annotated[int, Field(ge=8, le=1000)] = 200
     """Deeper nesting gets 400."""
 

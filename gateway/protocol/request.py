@@ -109,6 +109,8 @@ def parse_request(body: bytes, endpoint: Endpoint, content_type: str, *, max_dep
         raise RequestError(400, f"Unsupported content type: expected {expected}.", code="unsupported_content_type")
     members = _decode(body, max_depth)
     family = _FAMILIES[endpoint]
+    if family is Family.RESPONSES:
+        _check_stands_alone(members)
     return RequestView(
         endpoint,
         family,
@@ -183,14 +185,39 @@ def _check_unique(body: bytes, members: Mapping[str, msgspec.Raw]) -> None:
             )
 
 
+def _check_stands_alone(members: Mapping[str, msgspec.Raw]) -> None:
+    """
+    Refuse what only the worker that stored an earlier response could serve. Workers come and go and share nothing:
+    asked by chance, one of several would know it now and then, which is worse than never.
+    """
+    if _text(members.get("previous_response_id"), "previous_response_id") is not None:
+        raise RequestError(
+            404,
+            "Stored responses are not kept across workers here: send the whole conversation instead.",
+            code="previous_response_not_found",
+            param="previous_response_id",
+            should_retry=False,
+        )
+    if _boolean(members.get("background"), "background"):
+        raise RequestError(
+            400,
+            "Background responses are not supported: they are not stored across workers, so nobody could fetch them.",
+            code="unsupported_parameter",
+            param="background",
+        )
+
+
 def _model(raw: msgspec.Raw | None) -> str | None:
+    return _model_name(_text(raw, "model"))
+
+
+def _text(raw: msgspec.Raw | None, param: str) -> str | None:
     if raw is None:
         return None
     try:
-        model = _MODEL.decode(raw)
+        return _TEXT.decode(raw)
     except msgspec.DecodeError as error:
-        raise _invalid("model", "a string") from error
-    return _model_name(model)
+        raise _invalid(param, "a string") from error
 
 
 def _model_name(model: str | None) -> str | None:
@@ -245,7 +272,7 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-_MODEL: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+_TEXT: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 _BOOLEAN: msgspec.json.Decoder[bool | None] = msgspec.json.Decoder(bool | None)
 _INTEGER: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
 _STREAM_OPTIONS: msgspec.json.Decoder[_StreamOptions | None] = msgspec.json.Decoder(_StreamOptions | None)

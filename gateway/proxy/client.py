@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from gateway.errors import GatewayError, RequestError
+from gateway.proxy.body_budget import UNCOUNTED_BYTES, BodyBudget
 from gateway.proxy.direct import DirectTransport, direct_transport
 
 Message = MutableMapping[str, Any]
@@ -40,6 +41,7 @@ class ClientSide:
         "bytes_out",
         "complete",
         "direct",
+        "held_bytes",
         "scope",
         "started",
         "status",
@@ -56,8 +58,10 @@ class ClientSide:
         self.status: int | None = None
         self.bytes_in = 0
         self.bytes_out = 0
+        self.held_bytes = 0
+        """What the body takes of the budget; the exchange gives it back."""
 
-    async def read_body(self, limit_bytes: int, stall_s: float, slow_s: float) -> bytes:
+    async def read_body(self, limit_bytes: int, stall_s: float, slow_s: float, budget: BodyBudget) -> bytes:
         """
         The whole request body.
 
@@ -65,14 +69,18 @@ class ClientSide:
             limit_bytes: Larger bodies are refused, by their announced length where there is one.
             stall_s: Longest wait for more of the body.
             slow_s: Longest time for all of it.
+            budget: Of all bodies together.
 
         Raises:
-            RequestError: 413 too large, 408 too slow.
+            RequestError: 413 too large, 408 too slow, 429 too much at once.
             ClientGone: The client left.
         """
         announced = self._announced_length()
         if announced is not None and announced > limit_bytes:
             raise _too_large(limit_bytes)
+        if announced is not None and announced > UNCOUNTED_BYTES:
+            budget.take(announced)
+            self.held_bytes = announced
         receive = self._receive
         # A body that has already arrived is taken without a timer: that is nearly every request.
         arrived = self._transport is not None and self._transport.body_arrived
@@ -102,6 +110,9 @@ class ClientSide:
                 pieces.append(piece)
                 size += len(piece)
                 self.bytes_in = size
+                if size > max(self.held_bytes, UNCOUNTED_BYTES):
+                    budget.take(size - self.held_bytes)
+                    self.held_bytes = size
         if size > limit_bytes:
             raise _too_large(limit_bytes)
         self.bytes_in = size

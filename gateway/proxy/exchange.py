@@ -99,7 +99,7 @@ class Exchange(Waiting):
         try:
             try:
                 body = await self.client.read_body(
-                    relay.policy.max_body_bytes, relay.policy.body_stall_s, relay.policy.body_total_s
+                    relay.policy.max_body_bytes, relay.policy.body_stall_s, relay.policy.body_total_s, relay.bodies
                 )
                 body = await self._decoded(body)
                 record.body = body[: relay.policy.logged_body_bytes]
@@ -132,6 +132,7 @@ class Exchange(Waiting):
             if self._timer is not None:
                 self._timer.cancel()
             relay.active.discard(self)
+            relay.bodies.give_back(self.client.held_bytes)
             self._task = None
             if not counted:
                 relay.recorder.started(record.model)

@@ -43,15 +43,17 @@ class RelayPolicy:
     """
     How this process relays.
 
-    `models` by public name; a model that is not in it gets `fallback`. Body limits in bytes; a body may pause for
-    `body_stall_s` and take `body_total_s` in all. `direct` is the switch of the fast path. So many bytes of each
-    body go to its record, and from there into the log: none, unless prompts are wanted there.
+    `models` by public name; a model that is not in it gets `fallback`. Body limits in bytes,
+    `max_buffered_bytes` for all bodies together; a body may pause for `body_stall_s` and take `body_total_s` in all.
+    `direct` is the switch of the fast path. So many bytes of each body go to its record, and from there into the log:
+    none, unless prompts are wanted there.
     """
 
     models: dict[str, ModelPolicy] = field(default_factory=dict)
     fallback: ModelPolicy = field(default_factory=ModelPolicy)
     max_body_bytes: int = 64 * 1024 * 1024
     max_json_depth: int = 200
+    max_buffered_bytes: int = 1024 * 1024 * 1024
     logged_body_bytes: int = 0
     body_stall_s: float = 30.0
     body_total_s: float = 300.0

@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from gateway.protocol.paths import InferenceRoute
+from gateway.proxy.body_budget import BodyBudget
 from gateway.proxy.client import Receive, Scope, Send
 from gateway.proxy.exchange import Exchange
 from gateway.types import Outcome
@@ -37,6 +38,7 @@ class Relay:
         self.recorder = recorder
         self.pools = pools
         self.policy = policy
+        self.bodies = BodyBudget(policy.max_buffered_bytes)
         self.active: set[Exchange] = set()
         self._id_prefix = os.urandom(12).hex()
         self._id_counter = count(int.from_bytes(os.urandom(3), "big"))

@@ -115,6 +115,7 @@ class Served:
             "records": self.records.in_flight,
             "leases": self.view.in_flight,
             "waiting": self.admission.waiting,
+            "bodies": self.relay.bodies.held_bytes,
             "connections": sum(count.in_use for count in self.pools.counts()),
         }
         return {name: count for name, count in counts.items() if count}
