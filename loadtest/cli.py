@@ -25,7 +25,7 @@ from loadtest.plan import RunPlan
 from loadtest.report.folder import write_results
 from loadtest.report.table import print_summary
 from loadtest.result import RunResult
-from loadtest.run_options import Load, choose_load, settings_of
+from loadtest.run_options import Load, choose_load, connection_words, settings_of, steady_window
 from loadtest.scenarios import scenarios
 from loadtest.scenarios.base import Context, Scenario, session_rng
 from loadtest.scenarios.calibration import Calibration, calibrate
@@ -129,7 +129,7 @@ def _lengths(
     if options.assume_lengths:
         context = Context(model, TokenScale(), salt, continuous_usage=options.continuous_usage)
         return Calibration(context, ("lengths are assumed, as --assume-lengths says",), 0)
-    request = next(scenario.session(session_rng(options.seed, 0, 0), 0))
+    request = next(scenario.session(session_rng(options.seed, 0), 0))
     return calibrate(
         target, model, api_key, family=request.family, salt=salt, continuous_usage=options.continuous_usage
     )
@@ -143,6 +143,8 @@ def _run(options: argparse.Namespace, console: Console, prepared: Prepared, envi
     plan, objectives = prepared.plan, prepared.objectives
     title = f"{plan.scenario}: {plan.context.model} at {plan.target.url}, {prepared.load}, {plan.duration_s:g} s"
     console.print(title, highlight=False)
+    warmup = f"{steady_window(options.warmup, plan.duration_s, plan.duration_s)[0]:g} s"
+    console.print(f"warm-up: {warmup}; connections: {connection_words(plan)}", style="dim", highlight=False)
     if objectives:
         console.print(f"thresholds: {', '.join(objective_texts(objectives))}", highlight=False)
     for note in prepared.lengths.notes:

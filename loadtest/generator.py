@@ -8,6 +8,7 @@ limit is settled as unsent with that reason, so that the socket count is bounded
 from __future__ import annotations
 
 import itertools
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -57,6 +58,7 @@ class Generator:
         self._scenario = plan.make_scenario()
         self._numbers = itertools.count(process, plan.processes)
         self._limit = plan.in_flight_limit(process)
+        self._tls = ssl.create_default_context() if plan.target.tls else None
         self._active: set[Call] = set()
         self._idle: list[Client] = []
         self._ending = Event()
@@ -167,10 +169,10 @@ class Generator:
 
     def _new_client(self) -> Client:
         plan = self._plan
-        return Client(plan.target, connect_timeout_s=plan.connect_timeout_s, guard=self._guard)
+        return Client(plan.target, connect_timeout_s=plan.connect_timeout_s, guard=self._guard, tls=self._tls)
 
     def _visit(self, number: int) -> _Visit | None:
-        session = self._scenario.session(session_rng(self._plan.seed, 0, number), number)
+        session = self._scenario.session(session_rng(self._plan.seed, number), number)
         request = next(session, None)
         return None if request is None else _Visit(number, session, request)
 

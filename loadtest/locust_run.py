@@ -212,6 +212,8 @@ def _interrupts() -> Iterator[Event]:
 
     def on_signal() -> None:
         if interrupted.is_set():
+            if sys.stdout.isatty():
+                os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # the live display had hidden the cursor
             os._exit(130)
         interrupted.set()
 

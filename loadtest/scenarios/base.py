@@ -119,6 +119,6 @@ class Timed(Protocol):
         """Seconds from the start of the run, ascending; session `number` starts at entry [number]."""
 
 
-def session_rng(seed: int, process: int, number: int) -> random.Random:
+def session_rng(seed: int, number: int) -> random.Random:
     """The source of one session's chance: independent of all other sessions, of timing and of the order of sending."""
-    return random.Random(f"{seed}:{process}:{number}")
+    return random.Random(f"{seed}:{number}")

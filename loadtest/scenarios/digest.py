@@ -24,7 +24,7 @@ def bodies_digest(scenario: Scenario, seed: int) -> str:
     unsalted: Scenario = replace(source, context=replace(scenario.context, salt=_SALT))
     digest = hashlib.sha256()
     for number in range(SESSIONS):
-        session = unsalted.session(session_rng(seed, 0, number), number)
+        session = unsalted.session(session_rng(seed, number), number)
         request = next(session, None)
         while request is not None:
             digest.update(f"{request.kind} {request.path} {request.tenant} {len(request.body)}\n".encode())

@@ -28,7 +28,7 @@ def requests_of(
     scenario: Scenario, number: int = 0, *, seed: int = 1, text: str = "Very well.", outcome: Outcome = Outcome.OK
 ) -> list[Request]:
     """All requests of one session, each answered the same way."""
-    session = scenario.session(session_rng(seed, 0, number), number)
+    session = scenario.session(session_rng(seed, number), number)
     found = []
     try:
         request = next(session)

@@ -49,7 +49,7 @@ async def played(url: str, scenario: Scenario, sessions: int) -> list[dict[str, 
     found = []
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=10) as client:
         for number in range(sessions):
-            session = scenario.session(session_rng(1, 0, number), number)
+            session = scenario.session(session_rng(1, number), number)
             request = next(session, None)
             while request is not None:
                 answer = await client.post(
@@ -135,7 +135,7 @@ async def test_the_simulator_calls_the_tool_it_must(
     simulator: Simulator, context: Context, choice: str, called: bool, stream: bool
 ) -> None:
     """Arguments come in pieces that make up one JSON object; with auto it answers in prose."""
-    session = made("tools", context, choice=choice).session(session_rng(1, 0, 0), 0)
+    session = made("tools", context, choice=choice).session(session_rng(1, 0), 0)
     body = {**json.loads(next(session).body), "stream": stream}
     if not stream:
         del body["stream_options"]
