@@ -110,7 +110,7 @@ async def test_c74_more_bytes_than_may_be_held_are_429(relay: Relay, framing: st
         return replace(policy, max_buffered_bytes=2_500_000)
 
     large = json.dumps(chat() | {"user": "x" * 1_000_000}).encode()
-    headers = {"content-length": "content-length: %d" % len(large), "chunked": "transfer-encoding: chunked"}
+    headers = {"content-length": f"content-length: {len(large)}", "chunked": "transfer-encoding: chunked"}
     async with (
         FaultServer(ABORTED, scripts.chat_json()) as worker,
         relay(worker, relay_policy=small) as gate,
