@@ -25,10 +25,10 @@ export GATEWAY_ENGINE_PYTHON := $(ENGINE_PYTHON)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap tools serve demo engine sdk-clients test check lint unit loadtest soak bench docs dashboards locks system-deps clean distclean
+.PHONY: help bootstrap tools serve demo engine sdk-clients test check lint unit loadtest soak bench offline-bench docs dashboards dashboards-pictures observe locks system-deps clean distclean
 
 help: ## what the targets do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 bootstrap: ## the light environment in .venv (gateway, load tests; no engine)
 	@for python in $${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do \
@@ -87,6 +87,10 @@ bench: bootstrap .build/bench-peers/complete ## what a relayed token costs, besi
 	$(VENV)/python -m loadtest.bench.log_clock
 	$(VENV)/python -m loadtest.bench.scrape_delay
 
+offline-bench: bootstrap ## transformers against vLLM at the same offline work (MODEL= ARGS=; 2 to 4 minutes on a CPU)
+	@engine=$$($(VENV)/python -m gateway.setup.prepare --paths) && \
+	  exec $(VENV)/python -m loadtest.offline --engine "$$engine" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
 .build/bench-peers/complete: requirements/bench-peers.txt
 	rm -rf .build/bench-peers
 	$(VENV)/python -m venv .build/bench-peers
@@ -100,8 +104,14 @@ docs: bootstrap ## write docs/configuration.md and docs/metrics.md anew from the
 sdk-clients: tools ## the client SDKs that `make test` drives, Python and Node, in .build
 	@$(VENV)/python -m tests.sdk.environment
 
+observe: bootstrap ## Prometheus (and Grafana, where installed) with our dashboards and alerts beside the running gateway
+	@exec $(VENV)/python -m grafana.observe $(if $(ADMIN),--admin "$(ADMIN)")
+
 dashboards: tools ## write grafana/dashboards anew from grafana/pages
 	@$(VENV)/python -m grafana
+
+dashboards-pictures: tools ## draw docs/images/dashboard-*.png from what a real Prometheus answers to every panel
+	@$(VENV)/python -m tests.grafana.pictures docs/images
 
 locks: bootstrap ## maintainers: renew every requirements lock (needs uv, see requirements/lock.py)
 	$(VENV)/python requirements/lock.py

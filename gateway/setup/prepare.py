@@ -6,6 +6,7 @@ For installing ahead of time (images, machines that lose their network later) an
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -21,8 +22,12 @@ from gateway.setup.model import built_default_model, ensure_default_model
 from gateway.setup.progress import ProgressPrinter
 
 
-def prepare(environ: Mapping[str, str]) -> int:
-    """Exit code 0 when both are there, 3 when this machine lacks something; GATEWAY_ENGINE_PYTHON brings an engine."""
+def prepare(environ: Mapping[str, str], *, tell_paths: bool = False) -> int:
+    """
+    Exit code 0 when both are there, 3 when this machine lacks something; GATEWAY_ENGINE_PYTHON brings an engine.
+
+    `tell_paths` prints where they are, as one JSON object: for programs that run the engine without the gateway.
+    """
     report = ProgressPrinter(sys.stderr)
     own = environ.get("GATEWAY_ENGINE_PYTHON")
     try:
@@ -38,7 +43,9 @@ def prepare(environ: Mapping[str, str]) -> int:
             return EnvironmentProblem.exit_code
         request = EngineRequest(python=Path(own) if own else None)
         engine = ensure_engine(request, cache, facts, report, environ)
-        ensure_default_model(engine.python, cache, report, environ)
+        model = ensure_default_model(engine.python, cache, report, environ)
+        if tell_paths:
+            print(json.dumps({"python": str(engine.python), "model": str(model)}))
     except EnvironmentProblem as problem:
         print(problem, file=sys.stderr)
         return problem.exit_code
@@ -49,4 +56,4 @@ def prepare(environ: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(prepare(os.environ))
+    sys.exit(prepare(os.environ, tell_paths=sys.argv[1:] == ["--paths"]))
