@@ -87,8 +87,11 @@ class SlotEvents(Protocol):
 
 
 def gateway_argv() -> list[str]:
-    """The command of a real gateway process, in the interpreter that runs the supervisor."""
-    return [sys.executable, "-m", "gateway.app"]
+    """
+    The command of a real gateway process, in the interpreter that runs the supervisor. `-P`: the code is the installed
+    one, and not what a folder called `gateway` holds where the supervisor was started.
+    """
+    return [sys.executable, "-P", "-m", "gateway.app"]
 
 
 class GatewaySlot:

@@ -136,11 +136,16 @@ def _measure(target: targets.Target, mode: str, concurrency: int, requests: int,
 
 
 def _at_rest(url: str) -> list[float]:
-    """What was counted, once nothing is in flight: the request that found the relay answering may have to end first."""
+    """
+    What was counted, once that stands still: tries to find the relay answering that were given up may still have to be
+    read by a process that starts later than the one that answered, and to end.
+    """
     pause = threading.Event()
-    while _sums(url, ("gateway_requests_in_flight",)) != [0]:
-        pause.wait(0.1)
-    return _counted(url)
+    before: list[float] = []
+    while before != (now := _counted(url)) or _sums(url, ("gateway_requests_in_flight",)) != [0]:
+        before = now
+        pause.wait(1)
+    return now
 
 
 def _counted(url: str) -> list[float]:

@@ -140,10 +140,11 @@ async def fleet(
     workers: int = 2,
     simulator: SimulatorOptions = QUICK,
     servers: Sequence[Listening] = (),
+    code: Path | None = None,
 ) -> AsyncIterator[Fleet]:
     """
     A gateway of real processes over READY workers, simulated ones or `servers`; all processes serve when the block
-    begins. What the processes log is in `folder / "log"`.
+    begins. What the processes log is in `folder / "log"`; their code comes from the folder `code` if given.
     """
     fakes, watcher, clock = FakeFleet(), RecordingWatcher(), SystemClock()
     with held(folder / "state") as directory:
@@ -159,7 +160,11 @@ async def fleet(
             state=directory,
             runtime_dir=folder / "run",
             # Same process, other standard error.
-            gateway_argv=["sh", "-c", 'log="$0"; exec "$@" 2>>"$log"', str(folder / "log"), *gateway_argv()],
+            gateway_argv=[
+                *("sh", "-c", 'log="$0"; exec "$@" 2>>"$log"', str(folder / "log")),
+                *(("env", f"PYTHONPATH={code}") if code is not None else ()),
+                *gateway_argv(),
+            ],
             clock=clock,
             log=EventLog(lambda line: None, clock),
             watcher=watcher,
