@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import signal
 import socket
@@ -35,7 +34,7 @@ from gateway.config.settings import Model, Settings
 from gateway.errors import ControlUnavailable, GatewayError
 from gateway.fleet import BoardRow, FleetDispatcher, FleetView, SupervisorLink
 from gateway.keys import ApiKey, KeysWatch, anonymous_allowed
-from gateway.log import EventLog
+from gateway.log import EventLog, adopt_foreign_logs
 from gateway.messages import Configure
 from gateway.metrics import Board, Layout, SlotCounters
 from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
@@ -330,37 +329,12 @@ async def serve(listen_fd: int, control_fd: int, metrics_fd: int, in_flight_fd: 
     log = EventLog.to_file(
         sys.stderr.buffer, SystemClock(), settings.logging.format, {"process": "gateway", "slot": configure.slot}
     )
-    _adopt_foreign_logs(log)
+    adopt_foreign_logs(log)
     listener = socket.socket(fileno=listen_fd)
     try:
         await GatewayProcess(configure, listener, link, metrics_fd, in_flight_fd, log).run()
     finally:
         log.close()
-
-
-class _EventHandler(logging.Handler):
-    """Brings the standard library's log (uvicorn, asyncio, defects) into ours."""
-
-    def __init__(self, log: EventLog) -> None:
-        super().__init__(logging.WARNING)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
-        fields = {"logger": record.name, "message": record.getMessage()}
-        if record.exc_info is not None and record.exc_info[1] is not None:
-            fields["exception"] = self.formatter_or_default().formatException(record.exc_info)
-        self._log.event("log", level="error" if record.levelno >= logging.ERROR else "warning", **fields)
-
-    def formatter_or_default(self) -> logging.Formatter:
-        """Formats exceptions."""
-        return self.formatter or logging.Formatter()
-
-
-def _adopt_foreign_logs(log: EventLog) -> None:
-    root = logging.getLogger()
-    root.handlers[:] = [_EventHandler(log)]
-    root.setLevel(logging.WARNING)
 
 
 def main(argv: Sequence[str]) -> int:

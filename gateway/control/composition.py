@@ -40,7 +40,7 @@ from gateway.control.watcher import Watcher
 from gateway.control.web import History
 from gateway.errors import PortInUse
 from gateway.keys import count_keys
-from gateway.log import EventLog
+from gateway.log import EventLog, adopt_foreign_logs
 from gateway.setup.facts import PROXY_VARIABLES
 from gateway.tracing import require_usable
 from gateway.types import WorkerAddress
@@ -195,6 +195,7 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
     )
     watchers: list[Watcher] = [console] if run.manager is None else [console, run.manager]
     plain = EventLog.to_file(terminal.log_file, clock, settings.logging.format)
+    adopt_foreign_logs(plain)
     services = WorkerServices(
         launcher=RecordingLauncher(SessionLauncher(clock), state.records),
         prober=_prober_factory(settings),
