@@ -6,6 +6,7 @@ counted instead of written (`repeats`).
 """
 
 from gateway.log.events import EventLog
+from gateway.log.foreign import adopt_foreign_logs
 from gateway.log.request_line import request_fields
 
-__all__ = ["EventLog", "request_fields"]
+__all__ = ["EventLog", "adopt_foreign_logs", "request_fields"]

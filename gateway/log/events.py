@@ -88,10 +88,6 @@ class EventLog:
         """Lines lost so far."""
         return self._queue.dropped if self._queue is not None else 0
 
-    def bind(self, **fields: object) -> EventLog:
-        """A log whose every line carries further fields; the original is the one to close."""
-        return EventLog(self._write, self._clock, self._style, {**self._context, **fields})
-
     def event(self, name: str, /, *, level: Level = "info", **fields: object) -> None:
         """Write one event: a constant name, and fields."""
         if level == "info" or self._repeats.tells((name, *_identity(fields))):

@@ -162,17 +162,6 @@ def test_our_faults_are_warnings_and_clients_are_not(lines: list[bytes], clock: 
     assert ("info" if quiet else "warning") == json.loads(lines[0])["level"]
 
 
-def test_a_bound_log_adds_its_fields_and_leaves_the_other_alone(lines: list[bytes], clock: FakeClock) -> None:
-    """Context is passed on, never shared."""
-    log = EventLog(lines.append, clock, context={"slot": 1})
-    log.bind(worker="llama-0").event("one")
-    log.event("two")
-
-    assert [{"slot": 1, "worker": "llama-0"}, {"slot": 1}] == [
-        {key: value for key, value in json.loads(line).items() if key in ("slot", "worker")} for line in lines
-    ]
-
-
 def test_structlog_s_global_configuration_is_not_touched(lines: list[bytes], clock: FakeClock) -> None:
     """Two logs in one process, and whatever the embedding program configures, stay apart."""
     EventLog(lines.append, clock).event("one")
