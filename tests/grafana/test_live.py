@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from PIL import Image
 
 from tests.e2e.served import free_port, wait_until
 from tests.grafana.live import LivePrometheus, Series
@@ -96,6 +97,13 @@ def test_every_dashboard_can_be_drawn(answers: Answers, tmp_path: Path) -> None:
 
     assert sorted(f"{page}.png" for page in dashboards()) == sorted(path.name for path in tmp_path.iterdir())
     assert all(path.stat().st_size < 200_000 for path in tmp_path.iterdir())
+    assert [] == [path.name for path in tmp_path.iterdir() if coloured(path) < 2000]
+
+
+def coloured(picture: Path) -> int:
+    """Pixels that are neither paper nor ink: lines, bars and heat."""
+    saturations = Image.open(picture).convert("HSV").getchannel("S").histogram()
+    return sum(saturations[100:])
 
 
 def test_every_variable_offers_something(seen: Observed) -> None:
