@@ -25,16 +25,14 @@ class EngineError(Exception):
 
 class EngineProcess:
     """
-    One engine, from start to end of the context. All its processes are in one session, and none is left behind.
-
-    `pause` stops every process of the engine, so that an idle one that polls takes nothing from the other.
+    One engine, from start to end of the context. All its processes are in one session, and none is left behind; where
+    this process is killed, the end of its pipe ends the engine.
     """
 
     def __init__(self, python: Path, engine: EngineName, log: Path, environ: Mapping[str, str]) -> None:
         self.engine, self.log = engine, log
         self._command = [str(python), str(WORKER), engine]
         self._environ = environ
-        self._paused = False
 
     def __enter__(self) -> EngineProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +60,6 @@ class EngineProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            self.resume()
             if kind is None:
                 with contextlib.suppress(OSError):
                     process.stdin.write(b'{"do":"quit"}\n')
@@ -96,7 +93,6 @@ class EngineProcess:
         Raises:
             EngineError: the engine failed, or some answer has not exactly the tokens asked for.
         """
-        self.resume()
         asked = {"prompts": [list(p) for p in prompts], "output_tokens": output_tokens, "batch": batch}
         seconds, outputs = self._ask({"do": "generate", **asked})["answer"]
         lengths = {len(output) for output in outputs}
@@ -106,18 +102,6 @@ class EngineProcess:
                 f"found {len(outputs)} of {sorted(lengths)}"
             )
         return seconds, outputs
-
-    def pause(self) -> None:
-        """Stops all its processes until it is asked again."""
-        if not self._paused:
-            os.killpg(self._process.pid, signal.SIGSTOP)
-            self._paused = True
-
-    def resume(self) -> None:
-        """Lets them go on."""
-        if self._paused:
-            os.killpg(self._process.pid, signal.SIGCONT)
-            self._paused = False
 
     def _ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
         process = self._process

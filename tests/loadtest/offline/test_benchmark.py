@@ -8,7 +8,6 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,10 @@ PLAN = OfflinePlan("model", prompts=6, output_tokens=4, one_by_one=2, batches=(2
 
 
 class Pretended:
-    """
-    An engine that takes a second for a batch and answers by prompt; every call is written into `calls`.
-
-    `others` are its peers, so that it can be seen that nobody else runs while one is timed.
-    """
+    """An engine that takes a second for a batch and answers by prompt; every call is written into `calls`."""
 
     def __init__(self, name: EngineName, calls: list[tuple[Any, ...]], *, dtype: str, out_of_memory_at: int) -> None:
         self.name, self.calls, self.dtype, self.limit = name, calls, dtype, out_of_memory_at
-        self.running = True
 
     def __enter__(self) -> Pretended:
         return self
@@ -51,16 +45,11 @@ class Pretended:
     def generate(
         self, prompts: Sequence[Sequence[int]], output_tokens: int, batch: int
     ) -> tuple[float, list[list[int]]]:
-        self.running = True
         self.calls.append((self.name, len(prompts), output_tokens, batch))
         if batch >= self.limit:
             raise EngineError("out of memory")
         passes = -(-len(prompts) // batch) if batch else 1
         return float(passes), [[len(p), *range(output_tokens - 1)] for p in prompts]
-
-    def pause(self) -> None:
-        self.running = False
-        self.calls.append((self.name, "pause"))
 
 
 def pretended(calls: list[tuple[Any, ...]], *, vllm_dtype: str = "bfloat16", out_of_memory_at: int = 1000) -> Any:
@@ -73,8 +62,8 @@ def pretended(calls: list[tuple[Any, ...]], *, vllm_dtype: str = "bfloat16", out
     return start
 
 
-def test_rounds_alternate_and_only_one_engine_runs_at_a_time() -> None:
-    """Each mode comes first once; the other engine is paused before every timed pass; trials are not among them."""
+def test_rounds_alternate() -> None:
+    """Each mode comes first once, so that none always has the warmest machine; trials are not among them."""
     calls: list[tuple[Any, ...]] = []
     result = run_offline(PLAN, pretended(calls), lambda text: None)
     timed = calls[calls.index(("vllm", "load")) + 2 :]
@@ -83,9 +72,6 @@ def test_rounds_alternate_and_only_one_engine_runs_at_a_time() -> None:
     assert [("transformers", 2, 4, 1), ("transformers", 6, 4, 6), ("vllm", 6, 4, 0)] == passes[:3]
     assert passes[3:6] == passes[1:3] + passes[:1]
     assert passes[6:9] == passes[2:3] + passes[:2]
-    for before, call in pairwise(timed):
-        if len(call) == 4:
-            assert ("vllm" if call[0] == "transformers" else "transformers", "pause") == before
     assert {2: 8.0, 4: 12.0, 6: 24.0} == result.trials
     assert [3, 3, 3] == [len(mode.rounds) for mode in result.modes.values()]
 
