@@ -54,7 +54,11 @@ _DEFINITIONS = (
         "(last − first token-bearing event) / (output tokens − tokens of the first event), tokens from the server's "
         "usage; answers of one token have none.",
     ),
-    ("End to end", "From the scheduled moment to the last token. Service time: from sending."),
+    (
+        "End to end",
+        "From the scheduled moment to the last token, of an answer that is no stream to its last byte. Service time: "
+        "from sending.",
+    ),
     (
         "Rates",
         "Successes by the moment they ended, tokens by the moment they arrived, those of requests that failed later "

@@ -174,8 +174,8 @@ def _rows(ledger: Ledger) -> tuple[DurationRow, ...]:
         DurationRow("gaps", "Gap between token events", "between two token-bearing events", durations.gaps),
         DurationRow("itl", "Latency per token", "gap / tokens that ended it, per token", durations.itl),
         DurationRow("tpot", "Time per output token", "(last − first event) / later tokens", durations.tpot, lost),
-        DurationRow("e2e", "End to end, from schedule", "scheduled moment → last token", durations.e2e, lost),
-        DurationRow("service", "Service time", "sent → last token", durations.service, lost),
+        DurationRow("e2e", "End to end, from schedule", "scheduled moment → last token or byte", durations.e2e, lost),
+        DurationRow("service", "Service time", "sent → last token or byte", durations.service, lost),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,8 +87,12 @@ def timeline_charts(run: Run) -> list[Chart]:
     """The run second by second; all share one time axis and one cross hair."""
     if not run.rows:
         return []
-    charts = [_rates(run), _in_flight(run), _first_tokens(run), _tokens(run)]
-    if any(row.kv_cache_usage is not None or row.prefix_hit_share is not None for row in run.rows):
+    charts = [_rates(run), _in_flight(run)]
+    # What is not streamed has no first token: then whole answers are what there is to see.
+    charts.append(_first_tokens(run) if run.result.ledger.token_events else _answers(run))
+    if any(row.output_tokens_per_s for row in run.rows):
+        charts.append(_tokens(run))
+    if any(row.kv_cache_usage or row.prefix_hit_share for row in run.rows):
         charts.append(_cache(run))
     return [*charts, _send_lag(run)]
 
@@ -108,8 +112,9 @@ def _rates(run: Run) -> Chart:
     drawn = [
         series("due", "muted", "line", at, [row.scheduled_per_s for row in rows], dashed=True),
         series("answered", "c1", "line", at, [row.ok_per_s for row in rows]),
-        series("failed or unsent", "bad", "bars", at, lost),
     ]
+    if any(lost):
+        drawn.append(series("failed or unsent", "bad", "bars", at, lost))
     if any(row.cancelled_per_s for row in rows):
         drawn.append(series("cancelled by the scenario", "c4", "line", at, [row.cancelled_per_s for row in rows]))
     return _over_time(run, "rate", "Requests per second", "due and ended", axis("rate", "requests/s", low=0), drawn)
@@ -131,26 +136,44 @@ def _in_flight(run: Run) -> Chart:
 
 
 def _first_tokens(run: Run) -> Chart:
-    records = run.result.ledger.records
-    points = [(r.scheduled_s, r.ttft_s, r) for r in records if r.ttft_s is not None and r.outcome is Outcome.OK]
-    shown = sorted(thinned(points, POINTS), key=lambda point: point[0])
     at = [row.middle_s for row in run.rows]
-    drawn = [
-        series("one request", "c1", "dots", *_columns(shown), tips=[_tip(r) for *_, r in shown]),
+    lines = [
         series("p50", "ink", "line", at, [row.ttft_p50_s for row in run.rows]),
         series("p95", "c2", "line", at, [row.ttft_p95_s for row in run.rows]),
     ]
-    if lost := failed_records(records):
-        top = max((ttft for _, ttft, _ in shown), default=1.0)
-        crosses = [(r.scheduled_s, top, r) for r in lost][:: max(1, len(lost) // POINTS)]
-        drawn.append(
-            series("failed or unsent", "bad", "crosses", *_columns(crosses), tips=[_tip(r) for *_, r in crosses])
-        )
     limit = bounds(run.result).get("ttft")
+    return _single_requests(run, "ttft", "Time to first token", lambda record: record.ttft_s, lines, limit)
+
+
+def _answers(run: Run) -> Chart:
+    limit = bounds(run.result).get("e2e")
+    return _single_requests(run, "e2e", "End to end", lambda record: record.e2e_s, [], limit)
+
+
+def _single_requests(
+    run: Run,
+    identity: str,
+    title: str,
+    get: Callable[[RequestRecord], float | None],
+    lines: list[Chart],
+    limit: float | None,
+) -> Chart:
+    """A point per request where it was due; the lost ones along the top."""
+    records = run.result.ledger.records
+    points = [(r.scheduled_s, v, r) for r in records if r.outcome is Outcome.OK and (v := get(r)) is not None]
+    shown = sorted(thinned(points, POINTS), key=lambda point: point[0])
+    drawn = [*lines]
+    if shown:
+        dots = series("one request", "c1", "dots", *_columns(shown), tips=[_tip(r) for *_, r in shown])
+        drawn.insert(0, dots)
+    if lost := failed_records(records):
+        top = max((value for _, value, _ in shown), default=1.0)
+        crosses = [(r.scheduled_s, top, r) for r in lost][:: max(1, len(lost) // POINTS)]
+        tips = [_tip(r) for *_, r in crosses]
+        drawn.append(series("failed or unsent", "bad", "crosses", *_columns(crosses), tips=tips))
     marks = [] if limit is None else [mark_y(limit, f"limit {words.duration(limit)}")]
     note = "each request where it was due; failures along the top"
-    y = axis("duration", "", "log")
-    return _over_time(run, "ttft", "Time to first token", note, y, drawn if shown else drawn[1:], marks=marks)
+    return _over_time(run, identity, title, note, axis("duration", "", "log"), drawn, marks=marks)
 
 
 def _tokens(run: Run) -> Chart:
@@ -223,16 +246,17 @@ def load_charts(run: Run, other: Run | None) -> list[Chart]:
         chosen = [point for point in points if point.steady is steady]
         if chosen:
             xs = [point.in_flight for point in chosen]
-            drawn.append(series(name, colour, "dots", xs, [point.output_tokens_per_s for point in chosen]))
+            drawn.append(series(name, colour, "dots", xs, [point.per_s for point in chosen]))
     if other is not None:
         old = [point for point in load_points(other.result, other.rows) if point.steady]
         xs = [point.in_flight for point in old]
-        drawn.append(series(other.label, "c2", "dots", xs, [point.output_tokens_per_s for point in old]))
+        drawn.append(series(other.label, "c2", "dots", xs, [point.per_s for point in old]))
+    what = "output tokens" if any(row.output_tokens_per_s for row in run.rows) else "answers"
     throughput = chart(
         "load-tokens",
         "Throughput against concurrency",
-        "one point per second of the run: mean requests in flight, output tokens per second",
-        [view("", axis("count", "in flight", low=0), axis("rate", "tokens/s", low=0), drawn)],
+        f"one point per second of the run: mean requests in flight, {what} per second",
+        [view("", axis("count", "in flight", low=0), axis("rate", "", low=0), drawn)],
     )
     seen = [(float(n), r.ttft_s, r) for n, r in in_flight_at_sending(run.result.ledger.records) if r.ttft_s is not None]
     shown = thinned(seen, POINTS)

@@ -220,12 +220,13 @@ class LoadPoint:
 
     in_flight: float
     """Mean over the row."""
-    output_tokens_per_s: float
+    per_s: float
+    """Output tokens, or answers where there are none."""
     steady: bool
 
 
 def load_points(result: RunResult, rows: Sequence[TimelineRow]) -> list[LoadPoint]:
-    """Tokens per second against requests in flight, one point per row in which anything was in flight."""
+    """Throughput against requests in flight, one point per row in which anything was in flight."""
     if not rows:
         return []
     edges = [rows[0].start_s, *(row.end_s for row in rows)]
@@ -238,10 +239,11 @@ def load_points(result: RunResult, rows: Sequence[TimelineRow]) -> list[LoadPoin
             busy[k] += min(record.ended_s, rows[k].end_s) - max(record.sent_s, rows[k].start_s)
             k += 1
     start, end = result.window
+    tokens = any(row.output_tokens_per_s for row in rows)
     return [
         LoadPoint(
             seconds / max(row.end_s - row.start_s, 1e-9),
-            row.output_tokens_per_s,
+            row.output_tokens_per_s if tokens else row.ok_per_s,
             start <= row.start_s and row.end_s <= end,
         )
         for row, seconds in zip(rows, busy, strict=True)

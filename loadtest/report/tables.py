@@ -75,24 +75,25 @@ def tiles(result: RunResult, found: Figures, other: Figures | None) -> list[Tile
         was = compared(lambda figures: figures.row(row_name).percentile(0.5), words.duration)
         return Tile(f"{name} · p50", value, unit, note if row.histogram.count else "no samples", was=was)
 
-    shown = [
-        rate("Answered requests", lambda figures: figures.rates.requests, f"{ledger.ok:,} of {due:,} due"),
-        rate(
-            "Output tokens",
-            lambda figures: figures.rates.output_tokens,
-            f"and {words.digits(rates.prompt_tokens)} prompt tokens/s",
-        ),
-        latency("First token", "ttft"),
-        latency("Gap between tokens", "gaps"),
-        latency("Per output token", "tpot"),
-        latency("End to end", "e2e"),
-        Tile(
-            "Failed or unsent",
-            *_split(words.share(lost / due if due else None)),
-            f"{ledger.failed:,} failed · {ledger.unsent:,} unsent",
-            "bad" if lost else "",
-        ),
+    shown = [rate("Answered requests", lambda figures: figures.rates.requests, f"{ledger.ok:,} of {due:,} due")]
+    if rates.output_tokens:
+        note = f"and {words.digits(rates.prompt_tokens)} prompt tokens/s"
+        shown.append(rate("Output tokens", lambda figures: figures.rates.output_tokens, note))
+    elif rates.prompt_tokens:
+        shown.append(rate("Prompt tokens", lambda figures: figures.rates.prompt_tokens, "no output tokens"))
+    shown += [
+        latency(name, row)
+        for name, row in (
+            ("First token", "ttft"),
+            ("Gap between tokens", "gaps"),
+            ("Per output token", "tpot"),
+            ("End to end", "e2e"),
+        )
+        if found.row(row).histogram.count or row == "e2e"
     ]
+    lost_share = words.share(lost / due if due else None)
+    note = f"{ledger.failed:,} failed · {ledger.unsent:,} unsent"
+    shown.append(Tile("Failed or unsent", *_split(lost_share), note, "bad" if lost else ""))
     if found.attainment is not None:
         note = f"{words.digits(found.attainment.good_per_s)} good requests/s"
         shown.append(Tile("Attainment", *_split(words.share(found.attainment.share)), note))

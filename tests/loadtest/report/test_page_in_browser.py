@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,9 +104,9 @@ def test_series_can_be_hidden_and_the_theme_switched(browser: Browser, report: P
         assert "dark" == page.evaluate("document.documentElement.dataset.theme")
 
 
-@pytest.mark.parametrize("case", ["empty", "invalid", "compared", "without the raw log", "hostile"])
+@pytest.mark.parametrize("case", ["empty", "invalid", "compared", "without the raw log", "not streamed", "hostile"])
 def test_odd_runs_make_a_sound_page_too(browser: Browser, tmp_path: Path, case: str) -> None:
-    """Nothing sent, a client that was too slow, two runs, no records, and texts that want to be HTML."""
+    """Nothing sent, a client that was too slow, two runs, no records, no streams, texts that want to be HTML."""
     run, other = invented_run(seconds=10), None
     if case == "empty":
         run = RunResult({}, Ledger(), [], [], INVALID, (0.0, 1.0))
@@ -115,6 +116,10 @@ def test_odd_runs_make_a_sound_page_too(browser: Browser, tmp_path: Path, case: 
         other = invented_run(seconds=10, seed=2, slower=1.5)
     elif case == "without the raw log":
         run = RunResult.from_json(run.to_json())
+    elif case == "not streamed":
+        whole = {"first_token_s": None, "first_visible_s": None, "last_token_s": None, "gaps_s": (), "token_events": 0}
+        records = [dataclasses.replace(record, **whole, output_tokens=None) for record in run.ledger.records]
+        run.ledger = Ledger.of(records)
     else:
         run.settings["model"] = (
             "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>" + "m" * 200
