@@ -58,7 +58,7 @@ from loadtest.scenarios.bodies import chat_request, user
 from loadtest.scenarios.lengths import Length, fixed
 from loadtest.scenarios.options import about
 """
-    exec(imports + code, names)
+    exec(compile(imports + code, "docs/loadtest.md", "exec", dont_inherit=True), names)
     haiku: type = names["Haiku"]  # type: ignore[assignment]
 
     assert contents(requests_of(haiku(CONTEXT))[0])[0].endswith(": make a haiku of it")
