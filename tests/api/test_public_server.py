@@ -129,14 +129,27 @@ async def test_only_connections_on_which_nothing_is_asked_are_closed(monkeypatch
 
 
 async def test_what_has_arrived_is_never_closed_upon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that lies in the socket when its idle connection would be closed is answered."""
+    """A request that lies in the socket, unread yet, when its idle connection would be closed, is answered."""
     monkeypatch.setattr(public_server, "IDLE_S", 0.0)
+    monkeypatch.setattr(public_server, "LOOK_S", 0.01)
+    looks = 0
+    looked = public_server._readable
+
+    def readable(transport: asyncio.Transport) -> bool:
+        nonlocal looks
+        looks += 1
+        return looked(transport)
+
+    monkeypatch.setattr(public_server, "_readable", readable)
     async with asyncio.timeout(30), serving() as served, connect(served.port) as client:
         await used(client)
-        raw = socket.socket(fileno=client.writer.get_extra_info("socket").fileno())
-        raw.send(GET)  # in the kernel at once; the server's loop has not turned since
-        raw.detach()
+        (connection,) = served.server.server_state.connections
+        connection.transport.pause_reading()
+        client.send(GET)
         leaving = asyncio.create_task(served.server.hand_over())
+        while looks < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        connection.transport.resume_reading()
         answer = await client.answer()
         await leaving
 
