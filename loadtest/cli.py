@@ -23,6 +23,7 @@ from loadtest.objectives import missed_objectives, objective_texts, parse_object
 from loadtest.options import build_parser, described_scenarios
 from loadtest.plan import RunPlan
 from loadtest.report.folder import write_results
+from loadtest.report.summary import stored_json
 from loadtest.report.table import print_summary
 from loadtest.result import RunResult
 from loadtest.run_options import Load, choose_load, connection_words, settings_of, steady_window
@@ -178,7 +179,7 @@ def _run(options: argparse.Namespace, console: Console, prepared: Prepared, envi
         return LOST_PROCESS
     # Shown first: a result that cannot be stored must not be lost with the folder's write permission.
     if options.json == "-":
-        json.dump(result.to_json(), sys.stdout)
+        json.dump(stored_json(result), sys.stdout)
     else:
         print_summary(console, result)
     stored = _store(options, console, result)
@@ -209,7 +210,7 @@ def _store(options: argparse.Namespace, console: Console, result: RunResult) -> 
     try:
         written = write_results(folder, result)
         if options.json not in (None, "-"):
-            Path(options.json).write_text(json.dumps(result.to_json()) + "\n")
+            Path(options.json).write_text(json.dumps(stored_json(result)) + "\n")
     except OSError as error:
         print(f"loadtest: the result cannot be stored: {error}: set --results or --json", file=sys.stderr)
         return False

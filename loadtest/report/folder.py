@@ -10,6 +10,7 @@ from typing import TextIO
 
 from loadtest.report.raw_log import read_raw_log, write_raw_log, write_requests_csv, write_timeline_csv
 from loadtest.report.series import timeline_rows
+from loadtest.report.summary import stored_json
 from loadtest.result import RunResult
 from loadtest.target import UsageError
 
@@ -42,7 +43,7 @@ def write_results(folder: Path, result: RunResult) -> WrittenFiles:
     folder.mkdir(parents=True, exist_ok=True)
     records = result.ledger.records
     steps: tuple[tuple[str, str, Callable[[TextIO], object]], ...] = (
-        (RESULT, "settings, figures, histograms", lambda file: json.dump(result.to_json(), file)),
+        (RESULT, "settings, figures, histograms", lambda file: json.dump(stored_json(result), file)),
         (RAW_LOG, "every request with every gap, one a line", lambda file: write_raw_log(file, records)),
         ("requests.csv", "every request, one a row", lambda file: write_requests_csv(file, records)),
         ("timeline.csv", "one row a second", lambda file: write_timeline_csv(file, timeline_rows(result))),

@@ -73,6 +73,7 @@ def tiles(result: RunResult, found: Figures, other: Figures | None) -> list[Tile
         )
         value, _, unit = words.duration(row.percentile(0.5)).partition(" ")
         was = compared(lambda figures: figures.row(row_name).percentile(0.5), words.duration)
+        value = words.mark(row.histogram, 0.5) + value
         return Tile(f"{name} · p50", value, unit, note if row.histogram.count else "no samples", was=was)
 
     shown = [rate("Answered requests", lambda figures: figures.rates.requests, f"{ledger.ok:,} of {due:,} due")]

@@ -60,6 +60,20 @@ def test_a_result_reads_back_with_the_same_figures(folder: Path) -> None:
         assert figures(RUN).rates.output_tokens == pytest.approx(figures(back).rates.output_tokens)
 
 
+def test_the_stored_figures_are_those_of_the_table(folder: Path) -> None:
+    """For programs: seconds, null for infinite, the names of percentiles with too few samples."""
+    stored = json.loads((folder / RESULT).read_text())["figures"]
+    ttft, row = stored["durations_s"]["ttft"], figures(RUN).row("ttft")
+
+    assert (row.percentile(0.95), row.histogram.count) == (ttft["p95"], ttft["samples"])
+    assert ttft["with_lost"]["p50"] is not None
+    assert ttft["with_lost"]["p99.9"] is None
+    assert ["p99", "p99.9"] == [name for name in ttft["thin"] if name not in ("p90", "p95")]
+    assert stored["due"] == stored["ok"] + stored["failed"] + stored["unsent"]
+    assert [text for text in stored["missed"] if text.startswith("ttft_p95")] == []
+    assert stored["valid"] is True
+
+
 def test_the_tables_have_a_row_per_request_and_per_second(folder: Path) -> None:
     """With headings, and empty cells for what is not known."""
     with (folder / "requests.csv").open(newline="") as file:
