@@ -116,7 +116,7 @@ class Timed(Protocol):
     """A scenario whose sessions have times of their own: arrivals "trace" follow them."""
 
     def arrival_times(self) -> Sequence[float]:
-        """Seconds from the start of the run, ascending; session `number` starts at entry [number]."""
+        """Seconds from the start of the run, ascending: session `number` starts at entry [number]. Empty: none told."""
 
 
 def session_rng(seed: int, number: int) -> random.Random:

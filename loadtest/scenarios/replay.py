@@ -64,14 +64,9 @@ class Replay:
         object.__setattr__(self, "_sessions", tuple(sorted(found, key=_time)))
 
     def arrival_times(self) -> Sequence[float]:
-        """
-        When each entry comes, from the first one's time on.
-
-        Raises:
-            UsageError: the file tells no times.
-        """
+        """When each entry comes, from the first one's time on; empty for conversations, which have no times."""
         if self._sessions[0][0].at_s is None:
-            raise UsageError(f"replay: expected times in {self.file}, found conversations: set a rate, or users")
+            return ()
         first = _time(self._sessions[0])
         return [(_time(entries) - first) / self.time_scale for entries in self._sessions]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -43,15 +44,18 @@ class Tools:
     output_tokens: Length = field(default=fixed(96), metadata=about("limit of an answer"))
 
     def __post_init__(self) -> None:
-        texts = (self.question_tokens.longest, self.result_tokens.longest)
-        check_fits(self.context, self.name, self.context.scale.prompt_tokens(texts), self.output_tokens.longest)
+        scale = self.context.scale
+        definitions = scale.tokens_of(json.dumps(self._tools()))
+        question = self.question_tokens.longest + definitions
+        result = scale.prompt_tokens((self.question_tokens.longest, self.result_tokens.longest, 0))
+        check_fits(self.context, self.name, max(question, result), self.output_tokens.longest)
 
     def session(self, rng: random.Random, number: int) -> Session:
         """A call and the answer to its result."""
         context, scale = self.context, self.context.scale
         tokens = self.question_tokens.draw(rng) - scale.chat_tokens
         question = scale.text(rng, tokens, before=scale.salt(rng, context.salt))
-        tools = [_tool(subject) for subject in _SUBJECTS[: self.tools]]
+        tools = self._tools()
         chosen = rng.choice(tools)["function"]["name"]
         wanted = {"type": "function", "function": {"name": chosen}} if self.choice == "named" else self.choice
         messages: list[dict[str, Any]] = [user(question)]
@@ -68,6 +72,9 @@ class Tools:
             {"role": "tool", "tool_call_id": "call_0", "content": returned},
         ]
         yield chat_request(context, messages, limit, "free", kind="tool-result")
+
+    def _tools(self) -> list[dict[str, Any]]:
+        return [_tool(subject) for subject in _SUBJECTS[: self.tools]]
 
 
 def _tool(subject: str) -> dict[str, Any]:

@@ -79,6 +79,18 @@ async def test_a_scenario_runs(name: str, tmp_path: Path) -> None:
         assert {record.tenant for record in books.records} <= {"interactive", "batch", "documents"}
 
 
+async def test_conversations_of_a_file_are_played_by_users(tmp_path: Path) -> None:
+    """They have no times, so the loop is closed; later turns come after the model's own answers."""
+    samples = Path(__file__).parents[1] / "datasets" / "samples"
+    async with serving(QUICK) as simulator:
+        flags = ("replay", "--option", f"file={samples / 'sharegpt.json'}", "--duration", "0.6s")
+        result, _ = await run(simulator.url, tmp_path / "results", *flags)
+
+    assert 8 == result.settings["users"]
+    assert {"first-turn", "later-turn"} == {record.kind for record in result.ledger.records}
+    assert 0 == result.ledger.failed
+
+
 async def test_a_trace_sends_at_its_own_times(tmp_path: Path) -> None:
     """No rate is asked for; two entries half a second apart."""
     (tmp_path / "trace.jsonl").write_text(MOONCAKE)
