@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,10 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from tests.e2e.served import CLOSED_PROXY, Served, wait_until
+from tests.e2e.served import CLOSED_PROXY, Served, free_port, wait_until
+from tests.grafana.live import LivePrometheus
+from tests.grafana.observed import load_test
+from tests.grafana.reading import every_target
 from tests.sdk.real_set import REAL_OPERATIONS, run_real_set
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -137,6 +141,38 @@ def test_the_load_test_prints_its_table_against_the_running_gateway(served: Serv
     assert done.returncode == 0, done.stdout + done.stderr
     assert "time to first token" in done.stdout.lower()
     assert "unsent 0" in done.stdout
+
+
+def test_the_dashboards_are_filled_by_a_real_engine(served: Served, tmp_path: Path) -> None:
+    """Every query of the engines' and the load test's page has data, no query of any page fails or gives NaN."""
+    metrics_port = free_port()
+    targets = {"gateway": [f"127.0.0.1:{served.admin_port}"], "loadtest": [f"127.0.0.1:{metrics_port}"]}
+    with (
+        load_test(served, tmp_path, metrics_port, "--users", "2"),
+        LivePrometheus(tmp_path / "prometheus", targets, {"vllm": f"{served.admin}/discovery"}) as prometheus,
+    ):
+        wait_until(
+            lambda: (
+                (prometheus.value("sum(increase(loadtest_requests_total[20s]))") or 0) >= 2
+                and (prometheus.value("min(count_over_time(up[20s]))") or 0) >= 4
+            ),
+            within_s=60,
+            what="four scrapes of everything, and answers",
+            context=prometheus.said,
+        )
+        answers = {target.name: prometheus.answer(target) for target in every_target()}
+
+    values = [value for series in answers.values() for one in series for _, value in one.points]
+    filled = {name for name, series in answers.items() if any(one.points for one in series)}
+    unfilled = {name for name in answers.keys() - filled if name.startswith(("engines: ", "loadtest: "))}
+    assert values
+    assert not [value for value in values if math.isnan(value)]
+    assert unfilled == {
+        "engines: External prefix cache hits A",
+        "engines: Multi-modal cache hits A",
+        "loadtest: annotation Worker drains",
+        "loadtest: annotation Worker restarts",
+    }
 
 
 def test_a_killed_api_server_takes_its_engine_along_and_comes_back_by_itself(served: Served) -> None:

@@ -56,7 +56,7 @@ def observed(folder: Path) -> Iterator[Observed]:
     ):
         served.wait_ready(within_s=60)
         traffic = Traffic(served)
-        with traffic.held(), load_test(served, folder, metrics_port):
+        with traffic.held(), load_test(served, folder, metrics_port, "--model", "demo", "--rate", "3"):
             traffic.send()
             for times in range(1, 4):
                 traffic.break_worker()
@@ -92,10 +92,10 @@ def observed(folder: Path) -> Iterator[Observed]:
 
 
 @contextmanager
-def load_test(served: Served, folder: Path, metrics_port: int) -> Iterator[None]:
-    """Three streaming chats a second at the demo model, until the block ends."""
+def load_test(served: Served, folder: Path, metrics_port: int, *load: str) -> Iterator[None]:
+    """Streaming chats until the block ends, with the load test's own metrics."""
     command = [
-        *(sys.executable, "-m", "loadtest", "chat", "--target", served.base, "--model", "demo", "--rate", "3"),
+        *(sys.executable, "-m", "loadtest", "chat", "--target", served.base, *load),
         *("--duration", "100s", "--warmup", "0s", "--calibrate", "never", "--yes"),
         *("--results", str(folder / "results"), "--metrics-port", str(metrics_port)),
     ]
