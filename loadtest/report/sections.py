@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadtest.health import median_ttft_s, send_lag_limit_s
 from loadtest.ledger import RequestRecord
 from loadtest.outcomes import Outcome
 from loadtest.report import words
@@ -200,8 +201,10 @@ def _cache(run: Run) -> Chart:
 def _send_lag(run: Run) -> Chart:
     ends = [row.end_s for row in run.rows]
     drawn = [series("largest send lag", "c5", "line", ends, [row.send_lag_max_s for row in run.rows])]
-    note = "how late the load generator itself was; large values make the run invalid"
-    return _over_time(run, "lag", "Send lag", note, axis("duration", "", low=0), drawn)
+    limit = send_lag_limit_s(median_ttft_s(run.result.ledger))
+    marks = [mark_y(limit, f"99 % must stay under {words.duration(limit)}")]
+    note = "how late the load generator itself was"
+    return _over_time(run, "lag", "Send lag", note, axis("duration", "", low=0), drawn, marks=marks)
 
 
 def _columns(points: Sequence[tuple[float, float, RequestRecord]]) -> tuple[list[float], list[float]]:

@@ -96,7 +96,8 @@ function drawMarkX(svg, { mark, at, flip, row }, frame) {
 
 function drawMarkY(svg, mark, at, frame) {
   add(svg, "line", { class: "mark", x1: frame.left, x2: frame.right, y1: at, y2: at, stroke: colour(mark.colour) });
-  add(svg, "text", { class: "label", x: frame.right - 2, y: at - 5, "text-anchor": "end" }, mark.label);
+  const above = at - frame.top > 6; // at the very top there is no room above the line
+  add(svg, "text", { class: "label", x: frame.right - 2, y: above ? at - 5 : at + 15, "text-anchor": "end" }, mark.label);
 }
 
 /** Stretches without holes: a value that is not known is not drawn as if it were. */

@@ -1,4 +1,4 @@
-"""Our re-scoring and vLLM's own benchmark code say the same of the same raw log: issue 6, to 0.1 %."""
+"""Our re-scoring and vLLM's own benchmark code say the same of the same raw log, to 0.1 %."""
 
 from __future__ import annotations
 
