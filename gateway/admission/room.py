@@ -20,6 +20,8 @@ from gateway.types import Outlook, RejectionReason
 LOOK_S = 0.01
 """Between two looks at what other processes have given back. Only who has somebody waiting looks."""
 LONGEST_RETRY_AFTER_S = 60.0
+FIRST_RETRY_AFTER_S = 5.0
+"""As long as nothing has ended by which to judge: a second refusal costs less than a long wait for nothing."""
 SHUTDOWN_RETRY_AFTER_S = 1.0
 _ANYWHERE: frozenset[str] = frozenset()
 
@@ -252,7 +254,7 @@ class Room(Generic[LeaseT]):
                 f"{why} Please try again later.",
                 type="requests",
                 code=reason,
-                retry_after_s=LONGEST_RETRY_AFTER_S if pause_s is None else min(pause_s, LONGEST_RETRY_AFTER_S),
+                retry_after_s=FIRST_RETRY_AFTER_S if pause_s is None else min(pause_s, LONGEST_RETRY_AFTER_S),
                 reason=reason,
             ),
         )

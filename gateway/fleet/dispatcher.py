@@ -90,7 +90,8 @@ class FleetDispatcher:
         now_s = self._clock.monotonic()
         limit = self._limits.get(model)
         if limit is None:
-            candidates = [member.candidate(now_s) for member in members]
+            alone = self._view.alone
+            candidates = [member.candidate(now_s, alone=alone) for member in members]
         else:
             candidates = [member.limited_candidate(now_s, limit, since_s) for member in members]
         choice = self._scheduler.choose(model, request.prefix, excluded, candidates)

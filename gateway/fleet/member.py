@@ -75,11 +75,11 @@ class Member:
         """In flight in all gateway processes together."""
         return self.in_flight if self.column is None else self.in_flight + self.column.others()
 
-    def candidate(self, now_s: float) -> Candidate:
-        """A frozen copy for one decision."""
+    def candidate(self, now_s: float, *, alone: bool) -> Candidate:
+        """A frozen copy for one decision. `alone`: there is no other process to ask."""
         view = self.view
         in_flight = self.in_flight
-        if self.column is not None:
+        if not alone and self.column is not None:
             in_flight += self.column.others()
         return Candidate(view.name, view.state, in_flight, self.breaker.admits(now_s))
 

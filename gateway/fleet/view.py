@@ -106,6 +106,11 @@ class FleetView:
         retired = (member for member in self._retired if member.in_flight)
         return tuple(member.load(now_s) for member in (*self._members.values(), *retired))
 
+    @property
+    def alone(self) -> bool:
+        """No other gateway process has a row beside ours."""
+        return self._row is None or not self._row.others()
+
     def looked(self, now_s: float) -> None:
         """Whoever waits in this process has just looked for permits."""
         if self._row is not None:
