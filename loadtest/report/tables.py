@@ -36,12 +36,13 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells from left to right. `note` stands below the first, `tone` colours the last."""
+    """Cells from left to right. `note` stands below the first, `tone` colours the one that is `toned`."""
 
     cells: tuple[str, ...]
     note: str = ""
     minor: bool = False
     tone: Tone = ""
+    toned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def _compared(
     tone: Tone = ""
     if now is not None and before is not None and texts[0] != texts[1]:
         tone = "better" if (now > before) is more_is_better else "worse"
-    return Row((name, *texts, _change(now, before)), tone=tone)
+    return Row((name, *texts, _change(now, before)), tone=tone, toned=3)
 
 
 def thresholds_table(result: RunResult) -> PageTable | None:
@@ -185,8 +186,9 @@ def thresholds_table(result: RunResult) -> PageTable | None:
     rows = []
     for name, text in zip(result.objectives, objective_texts(result.objectives), strict=True):
         tone: Tone = "worse" if name in missed else "better"
-        rows.append(Row((text, missed.get(name, ""), "missed" if name in missed else "met"), tone=tone))
-    return PageTable("thresholds", ("threshold", "", "verdict"), tuple(rows), frozenset({1}))
+        verdict = "missed" if name in missed else "met"
+        rows.append(Row((text, verdict, missed.get(name, "")), tone=tone, toned=1))
+    return PageTable("thresholds", ("threshold", "verdict", "why"), tuple(rows), frozenset({2}))
 
 
 def failures_table(result: RunResult) -> PageTable | None:
