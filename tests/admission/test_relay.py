@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.admission import QueueLimits
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.policy import ModelPolicy
 from gateway.types import ModelView, Outcome, Phase, Stage, WorkerState
 from loadtest.servers import frames, scripts
@@ -295,3 +298,47 @@ async def test_a_storm_with_departures_leaves_nothing_behind(gateway: Gateway) -
         assert 300 == len(served.records.finished_records)
         outcomes = {record.outcome for record in served.records.finished_records}
         assert outcomes <= {Outcome.OK, Outcome.CLIENT_CLOSED}
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Nothing is freed but by its last reference."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("end", ["served", "queue_full", "queue_timeout", "left", "drained"])
+async def test_an_exchange_that_waited_is_free_with_its_body(gateway: Gateway, end: str) -> None:
+    """However its wait ended: the room keeps nothing of it, nor does what it was told."""
+    limits = QueueLimits(
+        max_queued=0 if end == "queue_full" else 10, timeout_s=0.1 if end == "queue_timeout" else 600.0
+    )
+    async with (
+        asyncio.timeout(20),
+        FaultServer(HELD, scripts.chat_stream()) as worker,
+        gateway(worker, permits=ONE, queues={"sim": limits}) as served,
+        connect(served.port) as first,
+        connect(served.port) as second,
+    ):
+        first.send(post(CHAT, chat()))
+        await worker.request(0)
+        second.send(post(CHAT, chat()))
+        if end not in ("queue_full", "queue_timeout"):
+            await waiting(served, 1)
+        if end == "served":
+            worker.release("go")
+        elif end == "left":
+            second.reset()
+        elif end == "drained":
+            served.view.drain()
+        record = await served.records.record(1 if end == "served" else 0)
+        running = 0 if end == "served" else 1
+        await until(lambda: len(served.server.server_state.tasks) == running)
+
+        assert (record.rejection or record.outcome) in (end, Outcome.OK, Outcome.CLIENT_CLOSED, "shutting_down")
+        assert running == sum(isinstance(one, Exchange) for one in gc.get_objects())
+        worker.release("go")
+        await served.idle()
