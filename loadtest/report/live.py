@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from types import TracebackType
 
+from rich.columns import Columns
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -98,15 +99,15 @@ class LiveProgress:
         return f"{words.clock(left)} left" if left > 0 else f"finishing {sample.in_flight:,} in flight"
 
     def _panel(self, sample: TimelineSample, state: list[tuple[str, str]]) -> Panel:
-        cells = Text()
+        cells = []
         for name, value in state:
             bad = name in ("failed", "unsent") and value != "0"
-            cells.append(f"{name} ", style="dim")
-            cells.append(value, style="bold red" if bad else "bold")
-            cells.append("   ")
+            cells.append(Text.assemble((f"{name} ", "dim"), (value, "bold red" if bad else "bold"), no_wrap=True))
         bar = Table.grid(expand=True, padding=(0, 1))
         bar.add_column(ratio=1)
         bar.add_column(justify="right", no_wrap=True)
         done = min(sample.at_s, self._duration_s)
         bar.add_row(ProgressBar(total=self._duration_s, completed=done), self._left(sample))
-        return Panel(Group(cells, bar), title=Text(self._title), title_align="left", border_style="dim")
+        return Panel(
+            Group(Columns(cells, padding=(0, 3)), bar), title=Text(self._title), title_align="left", border_style="dim"
+        )
