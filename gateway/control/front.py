@@ -156,8 +156,7 @@ class Front:
             raise ReplacementFailed(f"gateway processes with the new settings did not come up: {why}")
         old, self._slots = self._slots, fresh
         self._leaving += old
-        if plan.processes != before:
-            self._listeners.steer(plan.processes)
+        self._steer()
         for slot in old[: plan.processes]:
             self._replaced(slot, plan.drain_timeout_s)
         if surplus := old[plan.processes :]:
@@ -270,7 +269,14 @@ class Front:
                 await self._heard.wait()
         slot.kill()
 
+    def _steer(self) -> None:
+        """Clients go to processes that accept; if none does, they wait for the next one in any slot."""
+        serving = [slot.slot for slot in self._slots if slot.serving]
+        self._listeners.steer(serving or range(len(self._slots)))
+
     def _notify(self) -> None:
+        if self._slots:
+            self._steer()
         heard, self._heard = self._heard, anyio.Event()
         heard.set()
 

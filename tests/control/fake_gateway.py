@@ -6,6 +6,7 @@ Run by the supervisor like the real one. What it does besides is told by the con
     m           answers; drains at once when told, and when the channel ends
     dies        exits with 3 before it listens
     second-dies the same, but only in the second slot
+    once        in the second slot only the first one serves, the next ones exit with 3 (`keys_file` is the marker)
     chatty      reports loads without end
     garbage     writes what is no message
     deaf        never reads its channel after the configuration
@@ -37,12 +38,24 @@ from gateway.messages import (
 from gateway.types import FleetSnapshot
 
 
+def first_time(marker: str) -> bool:
+    """Whether nobody has asked before; for the next one somebody has."""
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
 async def run(listener: socket.socket, control: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=control)
     configure = decode_to_gateway(await reader.readline())
     assert isinstance(configure, Configure)
     mode = next(iter(json.loads(configure.settings_json)["models"]))
-    if mode == "dies" or (mode == "second-dies" and configure.slot == 1):
+    second = configure.slot == 1
+    if mode == "dies" or (
+        second and (mode == "second-dies" or (mode == "once" and not first_time(configure.keys_file)))
+    ):
         raise SystemExit(3)
     newest: list[FleetSnapshot] = []
     over = asyncio.Event()

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from pathlib import Path
 
 import anyio
 import httpx
@@ -54,6 +55,7 @@ class Running:
         self.ears = ears
         self.done = anyio.Event()
         self.broken: list[GatewayProcessBroken] = []
+        self.keys_file = ""
         self._totals = totals
         self._url = f"http://127.0.0.1:{listeners.of(0).getsockname()[1]}/"
 
@@ -62,7 +64,7 @@ class Running:
             processes=processes,
             argv=FAKE_GATEWAY,
             settings_json=json.dumps({"models": {mode: {}}}),
-            keys_file="",
+            keys_file=self.keys_file,
             workers=(),
             drain_timeout_s=drain_timeout_s,
             new_board=lambda: self._totals.create(Layout((mode,))),
@@ -75,7 +77,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(mode: str = "m", drain_timeout_s: float = 5, processes: int = 1) -> AsyncIterator[Running]:
+async def running(
+    mode: str = "m", drain_timeout_s: float = 5, processes: int = 1, keys_file: str = ""
+) -> AsyncIterator[Running]:
     totals = Totals()
     ears = Ears(totals)
     listeners = Listeners(listen("127.0.0.1", 0, key="listen", count=processes))
@@ -85,6 +89,7 @@ async def running(mode: str = "m", drain_timeout_s: float = 5, processes: int = 
     front = Front(ears, in_flight, clock, EventLog(lambda line: None, clock), broken.append)
     run = Running(front, ears, listeners, totals)
     run.broken = broken
+    run.keys_file = keys_file
     front.open(listeners, run.plan(mode, drain_timeout_s, processes=processes))
 
     async def serve() -> None:
@@ -200,6 +205,24 @@ async def test_a_dead_process_in_one_slot_is_replaced_there_and_no_other_is_touc
         assert [0, 0, 1, 0] == [slot.restarts for slot in run.front.slots]
         assert [True, True, False, True] == [a == b for a, b in zip(before, after, strict=True)]
         assert [ProcessState.SERVING] * 4 == [slot.state for slot in run.front.slots]
+
+
+async def test_nobody_is_sent_to_a_slot_whose_process_does_not_come_up_again(tmp_path: Path) -> None:
+    """One of two dies, and so do all that follow it: from the moment that is noticed everybody meets the other one."""
+    async with running("once", processes=2, keys_file=str(tmp_path / "marker")) as run:
+        with anyio.fail_after(20):
+            while not all(slot.serving for slot in run.front.slots):
+                await anyio.lowlevel.checkpoint()
+        good, bad = run.front.slots
+        assert bad.pid is not None
+        os.kill(bad.pid, signal.SIGKILL)
+        with anyio.fail_after(20):
+            while bad.serving:
+                await anyio.lowlevel.checkpoint()
+        pids = [await run.pid() for _ in range(20)]
+
+        assert {good.pid} == {*pids}
+        assert (True, False) == (good.serving, bad.serving)
 
 
 async def test_more_and_fewer_processes_refuse_nobody() -> None:

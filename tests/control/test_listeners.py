@@ -63,7 +63,7 @@ def test_new_sockets_get_nothing_before_they_may(listeners: Listeners, clients: 
 
     assert [50, 0, 0, 0] == clients.accepted()
 
-    listeners.steer(4)
+    listeners.steer(range(4))
     clients.connect(200)
     shares = clients.accepted()
 
@@ -74,9 +74,9 @@ def test_new_sockets_get_nothing_before_they_may(listeners: Listeners, clients: 
 def test_a_socket_is_emptied_before_it_is_closed(listeners: Listeners, clients: Clients) -> None:
     """From the moment of the steering nothing new comes to the sockets that go; what had come is still there."""
     listeners.grow(3)
-    listeners.steer(3)
+    listeners.steer(range(3))
     clients.connect(90)
-    listeners.steer(1)
+    listeners.steer(range(1))
 
     assert listeners.waiting_from(1)
 
@@ -93,6 +93,22 @@ def test_a_socket_is_emptied_before_it_is_closed(listeners: Listeners, clients: 
     assert [10] == clients.accepted()
 
 
+def test_new_connections_go_to_the_sockets_that_are_named(listeners: Listeners, clients: Clients) -> None:
+    """Any of them, evenly: where a process has died its socket is left out until the next one is there."""
+    listeners.grow(4)
+    listeners.steer([0, 3])
+    clients.connect(100)
+    first, second, third, fourth = clients.accepted()
+
+    assert (0, 0) == (second, third)
+    assert min(first, fourth) > 20
+
+    listeners.steer([2])
+    clients.connect(20)
+
+    assert [0, 0, 20, 0] == clients.accepted()
+
+
 def test_the_steering_is_right_after_sockets_went_and_came(listeners: Listeners, clients: Clients) -> None:
     """The kernel numbers sockets anew when one is closed; those that come next are numbered as ours."""
     listeners.grow(4)
@@ -103,7 +119,7 @@ def test_the_steering_is_right_after_sockets_went_and_came(listeners: Listeners,
 
     assert (60, 0) == (first + second, third)
 
-    listeners.steer(3)
+    listeners.steer(range(3))
     clients.connect(150)
 
     assert min(clients.accepted()) > 0
@@ -114,7 +130,7 @@ def test_a_socket_that_goes_ends_for_whoever_inherited_it(listeners: Listeners, 
     listeners.grow(2)
     inherited = listeners.of(1).dup()
     listeners.close_from(1)
-    listeners.steer(2)  # as wrong as can be: there is no second one
+    listeners.steer(range(2))  # as wrong as can be: there is no second one
     clients.connect(40)
 
     with inherited, pytest.raises(OSError, match="Invalid argument"):

@@ -24,9 +24,9 @@ TOKENS = 250
 
 async def test_a_killed_process_takes_its_own_streams_with_it_and_nothing_else(tmp_path: Path) -> None:
     """
-    Of 32 streams over four processes those of the killed one break off and no other. What comes to its socket meanwhile
-    waits for the next process. Totals count exactly the requests that ended; what the dead process had in its hands has
-    no outcome, counts as lost, and is in flight nowhere.
+    Of 32 streams over four processes those of the killed one break off and no other. Whoever comes meanwhile is served.
+    Totals count exactly the requests that ended; what the dead process had in its hands has no outcome, counts as lost,
+    and is in flight nowhere.
     """
     async with asyncio.timeout(90), fleet(tmp_path, configured(4)) as gateway:
         streams = [Asked() for _ in range(STREAMS)]
