@@ -37,7 +37,7 @@ class Tools:
     )
     choice: Choice = field(
         default="named",
-        metadata=about("named and required: a call is forced; auto: the server must parse tool calls of its model"),
+        metadata=about("named: one of the functions; required: any of them; auto: the model decides"),
     )
     question_tokens: Length = field(default=fixed(96), metadata=about("tokens of the question, template included"))
     result_tokens: Length = field(default=fixed(64), metadata=about("tokens of what the tool returned"))

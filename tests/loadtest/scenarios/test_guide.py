@@ -40,7 +40,13 @@ def test_every_format_is_described() -> None:
 def test_options_of_the_command_line_exist() -> None:
     """What the guide says can be typed; --prompts and --repeats are the offline benchmark's."""
     known = {flag for action in build_parser()._actions for flag in action.option_strings}
-    others = {"--prompts", "--repeats", "--enable-auto-tool-choice", "--enable-prompt-tokens-details"}
+    others = {
+        "--prompts",
+        "--repeats",
+        "--enable-auto-tool-choice",
+        "--enable-prompt-tokens-details",
+        "--tool-call-parser",
+    }
 
     assert set(re.findall(r"--[a-z][a-z-]+", GUIDE)) <= known | others
 
