@@ -34,6 +34,7 @@ class Writer:
     """A real second process with a row of its own, that counts what it is told."""
 
     def __init__(self, board: InFlightBoard, row: int) -> None:
+        self.row = row
         self._process = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(board.fd), str(row)],
             stdin=subprocess.PIPE,
@@ -113,6 +114,13 @@ def test_every_process_sees_the_sum_and_a_killed_one_takes_its_row_along(
     assert (18, 16, 12) == (mine.column(column).others(), first.count(column, 7), second.count(column, 11))
     assert (23, 2) == (board.column_sum(column), board.column_sum(other))
     assert [5, 7, 13] == [board.row_sum(row) for row in rows]
+
+    late = Writer(board, board.open_row())
+    assert 23 == late.count(column, 100)
+    board.zero_row(late.row)
+    assert 23 == late.count(column, 50), "declared dead, it still sees the others"
+    assert 23 == board.column_sum(column), "and nobody sees what it writes"
+    late.kill()
 
     first.kill()
     assert 23 == board.column_sum(column), "a dead process's count stays until the supervisor has seen its end"
@@ -274,3 +282,61 @@ def test_the_memory_is_taken_for_rows_in_use_only(board: InFlightBoard) -> None:
         board.open_row()
 
     assert os.fstat(board.fd).st_blocks * 512 < 256 * 1024
+
+
+RACER = """
+import sys, time
+from gateway.fleet import BoardRow
+fd, row, column, limit = map(int, sys.argv[1:])
+cell = BoardRow.attach(fd, row).column(column)
+print("ready", flush=True)
+sys.stdin.readline()
+most = grants = refusals = mine = 0
+until = time.monotonic() + 0.7
+while time.monotonic() < until:
+    for _ in range(20):
+        if mine + cell.others() < limit:
+            mine += 1
+            cell.count(mine)
+            grants += 1
+            most = max(most, mine + cell.others())
+        else:
+            refusals += 1
+    while mine > 2:
+        mine -= 1
+        cell.count(mine)
+cell.count(0)
+print(most, grants, refusals, flush=True)
+"""
+
+
+@pytest.mark.integration
+def test_racing_processes_overshoot_a_limit_by_at_most_the_others(board: InFlightBoard) -> None:
+    """Four real processes grant and give back as fast as they can: the sum never exceeds limit + 3; all get some."""
+    column, limit, racers = board.open_column(), 16, []
+    for _ in range(4):
+        arguments = map(str, (board.fd, board.open_row(), column, limit))
+        racers.append(
+            subprocess.Popen(
+                [sys.executable, "-c", RACER, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                pass_fds=[board.fd],
+            )
+        )
+    for racer in racers:
+        assert racer.stdout is not None
+        assert "ready\n" == racer.stdout.readline()
+    results = []
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    for racer in racers:
+        said, _ = racer.communicate(timeout=60)
+        results.append([int(word) for word in said.split()])
+
+    assert limit <= max(most for most, _, _ in results) <= limit + 3
+    assert all(grants and refusals for _, grants, refusals in results)
+    assert 0 == board.total()
