@@ -46,12 +46,7 @@ from gateway.control.preparation import (
 from gateway.control.state_dir import StateDir, held, runtime_directory
 from gateway.control.status_view import COLUMNS, status_view
 from gateway.control.worker_logs import follow, log_path, tail
-from gateway.errors import (
-    ConfigurationError,
-    ConfigurationProblems,
-    EnvironmentProblem,
-    GatewayError,
-)
+from gateway.errors import ConfigurationError, ConfigurationProblems, EnvironmentProblem, GatewayError
 from gateway.setup.builds import suitable_build
 from gateway.setup.directories import directories
 from gateway.setup.doctor import Purpose, Severity, checks_passed, doctor_report, findings

@@ -63,27 +63,28 @@ def status_view(report: StatusReport, *, wide: bool = False, columns: int = COLU
         notes.append(Text(f"{report.operation.name} under way: {last}", style="yellow"))
     tables: list[RenderableType] = [_table(report, wide=wide, narrow=columns < NARROW)]
     if wide or len(report.gateway_processes) > 1:
-        tables += [Text(), _processes(report)]
+        tables += [Text(), _processes(report, narrow=columns < NARROW)]
     return Group(head, *tables, *notes)
 
 
-def _processes(report: StatusReport) -> Table:
+def _processes(report: StatusReport, *, narrow: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("PROCESS", min_width=8)
     table.add_column("STATE", min_width=9)
-    for title in ("AGE", "PID", "CONNS", "REQS", "RESTARTS", "RELEASE"):
+    titles = ("AGE", "PID", "REQS") if narrow else ("AGE", "PID", "CONNS", "REQS", "RESTARTS", "RELEASE")
+    for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for process in report.gateway_processes:
-        table.add_row(
-            str(process.slot),
-            f"[{_PROCESS_COLOUR[process.state]}]{process.state}[/]",
-            elapsed(process.age_s),
-            _or_dash(process.pid),
-            str(process.connections),
-            str(process.in_flight),
-            str(process.restarts),
-            escape(process.release) or "-",
-        )
+        figures = {
+            "AGE": elapsed(process.age_s),
+            "PID": _or_dash(process.pid),
+            "CONNS": str(process.connections),
+            "REQS": str(process.in_flight),
+            "RESTARTS": str(process.restarts),
+            "RELEASE": escape(process.release) or "-",
+        }
+        state = f"[{_PROCESS_COLOUR[process.state]}]{process.state}[/]"
+        table.add_row(str(process.slot), state, *(figures[title] for title in titles))
     return table
 
 

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from gateway.control.gateway_process import ProcessState
 from gateway.control.operations import OperationReport
 from gateway.control.status_report import GatewayProcessLine, ModelLine, StatusReport, WorkerLine
 from gateway.control.status_view import COLUMNS, status_view
@@ -39,7 +40,29 @@ def worker(name: str, **changes: object) -> WorkerLine:
     return WorkerLine(**{**figures, **changes})  # type: ignore[arg-type]
 
 
-def report(*workers: WorkerLine, operation: OperationReport | None = None) -> StatusReport:
+ALONE = (GatewayProcessLine(slot=0, pid=1, serving=True, restarts=0),)
+
+
+def process(slot: int, state: ProcessState, **changes: object) -> GatewayProcessLine:
+    figures: dict[str, object] = {
+        "slot": slot,
+        "pid": 4194304,
+        "serving": state is ProcessState.SERVING,
+        "restarts": 12,
+        "state": state,
+        "age_s": 7265.0,
+        "connections": 12345,
+        "in_flight": 1024,
+        "release": "0.1.0",
+    }
+    return GatewayProcessLine(**{**figures, **changes})  # type: ignore[arg-type]
+
+
+def report(
+    *workers: WorkerLine,
+    operation: OperationReport | None = None,
+    processes: tuple[GatewayProcessLine, ...] = ALONE,
+) -> StatusReport:
     return StatusReport(
         pid=4194304,
         version="0.1.0",
@@ -49,7 +72,7 @@ def report(*workers: WorkerLine, operation: OperationReport | None = None) -> St
         admin_url="http://127.0.0.1:8001",
         models=(ModelLine(name="Qwen/Qwen3-8B", aliases=("default",), ready=1, workers=2),),
         workers=workers,
-        gateway_processes=(GatewayProcessLine(slot=0, pid=1, serving=True, restarts=0),),
+        gateway_processes=processes,
         operation=operation or OperationReport(),
     )
 
@@ -82,6 +105,33 @@ def test_a_narrow_terminal_keeps_the_state(columns: int) -> None:
     assert max(map(len, lines)) <= columns
     assert ["WORKER", "STATE", "AGE", "PID", "REQS"] == header.split()
     assert any("unhealthy" in line and "1024" in line for line in lines)
+
+
+def test_several_gateway_processes_have_a_table_of_their_own() -> None:
+    """Those that leave are in it and not in the count; one process alone needs no table."""
+    several = (
+        process(0, ProcessState.SERVING),
+        process(1, ProcessState.BACKOFF, pid=None, connections=0, in_flight=0),
+        process(0, ProcessState.LEAVING, release="0.0.9"),
+    )
+    lines = printed(report(processes=several), COLUMNS)
+    alone = printed(report(), COLUMNS)
+
+    rows = [line.split() for line in lines[lines.index("") + 1 :]]
+    assert max(map(len, lines)) <= COLUMNS
+    assert any("gateway processes 1 of 2" in line for line in lines)
+    assert ["PROCESS", "STATE", "AGE", "PID", "CONNS", "REQS", "RESTARTS", "RELEASE"] == rows[0]
+    assert ["0", "serving", "2:01:05", "4194304", "12345", "1024", "12", "0.1.0"] == rows[1]
+    assert ["1", "backoff", "2:01:05", "-", "0", "0", "12", "0.1.0"] == rows[2]
+    assert ["0", "leaving", "2:01:05", "4194304", "12345", "1024", "12", "0.0.9"] == rows[3]
+    assert not any(line.startswith("PROCESS") for line in alone)
+
+
+def test_a_narrow_terminal_shows_the_processes_too() -> None:
+    lines = printed(report(processes=(process(0, ProcessState.SERVING), process(1, ProcessState.STARTING))), 50)
+
+    assert max(map(len, lines)) <= 50
+    assert ["1", "starting", "2:01:05", "4194304", "1024"] == lines[-1].split()
 
 
 def test_wide_shows_the_rest() -> None:
