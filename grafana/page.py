@@ -198,7 +198,7 @@ def _labels(variable: Variable) -> builders.QueryVariable:
         .label(variable.label)
         .description(variable.description)
         .datasource(DATASOURCE)
-        .query({"query": query, "refId": "A", "qryType": 1})
+        .query({"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery", "qryType": 1})
         .refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(dashboard.VariableSort.NATURAL_ASC)
         .multi(True)

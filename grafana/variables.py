@@ -48,15 +48,12 @@ WORKERS = Scope('job=~"$job", instance=~"$instance", model=~"$model", worker=~"$
 ENGINES = Scope('job=~"$job", model=~"$model", worker=~"$worker"')
 """The engines' own metrics: discovery gives them our names of model and worker, and the worker as their instance."""
 
-RESTARTS = Marker(
-    "Worker restarts",
-    f"sum by (worker, reason) (increase({GATEWAY.series('gateway_worker_restarts_total')}[{RATE_INTERVAL}])) > 0",
-    "{{worker}} restarted: {{reason}}",
-    "red",
-)
-DRAINS = Marker(
-    "Worker drains",
-    f"max by (worker) ({GATEWAY.series('gateway_worker_state', in_state('draining'))}) > 0",
-    "{{worker}} is draining",
-    "blue",
-)
+
+def worker_markers(scope: Scope) -> tuple[Marker, ...]:
+    """What happened to the workers of a scope, drawn into every panel of a page."""
+    restarts = scope.increase("gateway_worker_restarts_total", ("worker", "reason"), over=RATE_INTERVAL)
+    draining = scope.highest("gateway_worker_state", ("worker",), in_state("draining"))
+    return (
+        Marker("Worker restarts", f"{restarts} > 0", "{{worker}} restarted: {{reason}}", "red"),
+        Marker("Worker drains", f"{draining} > 0", "{{worker}} is draining", "blue"),
+    )

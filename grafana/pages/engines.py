@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from grafana.page import Page, Section
 from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile
-from grafana.promql import ratio
-from grafana.variables import ENGINE_JOB, ENGINE_MODEL, ENGINE_WORKER, ENGINES
+from grafana.promql import Scope, ratio
+from grafana.variables import ENGINE_JOB, ENGINE_MODEL, ENGINE_WORKER, ENGINES, worker_markers
 
 TTFT = "vllm:time_to_first_token_seconds"
 ITL = "vllm:inter_token_latency_seconds"
@@ -352,6 +352,47 @@ HTTP: list[PanelBuilder] = [
     ),
 ]
 
+SETUP: list[PanelBuilder] = [
+    grid(
+        "KV caches",
+        ("worker", "engine", "num_gpu_blocks", "block_size", "cache_dtype", "enable_prefix_caching"),
+        [
+            Column(
+                "Engines",
+                ENGINES.highest(
+                    "vllm:cache_config_info",
+                    ("worker", "engine", "num_gpu_blocks", "block_size", "cache_dtype", "enable_prefix_caching"),
+                ),
+                "short",
+            )
+        ],
+        "What each engine made of its memory; blocks times block size is the cache in tokens: "
+        "`vllm:cache_config_info`.",
+        no_value="no engines",
+        width=8,
+        height=8,
+    ),
+    lines(
+        "Estimated arithmetic per GPU",
+        [Query(ENGINES.rate("vllm:estimated_flops_per_gpu_total", ("worker",)), "{{worker}}")],
+        "flops",
+        "Operations per second by vLLM's own estimate, where it is asked to make one: "
+        "`vllm:estimated_flops_per_gpu_total`.",
+        no_value="no engines",
+    ),
+    lines(
+        "Estimated memory traffic per GPU",
+        [
+            Query(ENGINES.rate("vllm:estimated_read_bytes_per_gpu_total", ("worker",)), "{{worker}} read"),
+            Query(ENGINES.rate("vllm:estimated_write_bytes_per_gpu_total", ("worker",)), "{{worker}} written"),
+        ],
+        "Bps",
+        "Bytes per second by vLLM's own estimate, where it is asked to make one: "
+        "`vllm:estimated_read_bytes_per_gpu_total`, `vllm:estimated_write_bytes_per_gpu_total`.",
+        no_value="no engines",
+    ),
+]
+
 OPTIONAL: list[PanelBuilder] = [
     lines(
         "External prefix cache hits",
@@ -398,7 +439,10 @@ PAGE = Page(
         Section("Caching", CACHING),
         Section("Workload", WORKLOAD),
         Section("API servers", HTTP, collapsed=True),
+        Section("Memory and work", SETUP, collapsed=True),
         Section("Optional features", OPTIONAL, collapsed=True),
     ),
     variables=(ENGINE_JOB, ENGINE_MODEL, ENGINE_WORKER),
+    # The restarts are counted by the gateway, whose job is another.
+    markers=worker_markers(Scope('model=~"$model", worker=~"$worker"')),
 )

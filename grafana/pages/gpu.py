@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.page import Page, Section, Variable
 from grafana.panels import Column, Judged, PanelBuilder, Query, grid, lines, tile
 from grafana.promql import Scope, ratio
-from grafana.variables import INSTANCE, JOB, SITE
+from grafana.variables import INSTANCE, JOB, SITE, worker_markers
 
 GPU = Variable("gpu", "GPU", 'gateway_gpu_info{job=~"$job", instance=~"$instance"}', "Index of a GPU in PCI bus order.")
 GPUS = Scope('job=~"$job", instance=~"$instance", gpu=~"$gpu"')
@@ -214,4 +214,5 @@ PAGE = Page(
     description="GPUs as the supervisor reads them from the driver, who holds them, and the workers' processes.",
     sections=(Section("", TILES), Section("GPUs", DEVICES), Section("Processes", HOST)),
     variables=(JOB, INSTANCE, GPU),
+    markers=worker_markers(SITE),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from grafana.page import Marker, Page, Section, Variable
+from grafana.page import Page, Section, Variable
 from grafana.panels import Judged, PanelBuilder, Query, heat, lines, tile
 from grafana.promql import Scope, ratio
+from grafana.variables import worker_markers
 
 RUN = Scope('job=~"$job", instance=~"$instance"')
 EVERY_GATEWAY = Scope("")
@@ -245,18 +246,5 @@ PAGE = Page(
         Section("Latency at the client", LATENCY),
     ),
     variables=(JOB, INSTANCE),
-    markers=(
-        Marker(
-            "Worker restarts",
-            "sum by (worker, reason) (increase(gateway_worker_restarts_total[$__rate_interval])) > 0",
-            "{{worker}} restarted: {{reason}}",
-            "red",
-        ),
-        Marker(
-            "Worker drains",
-            'max by (worker) (gateway_worker_state{state="draining"}) > 0',
-            "{{worker}} is draining",
-            "blue",
-        ),
-    ),
+    markers=worker_markers(EVERY_GATEWAY),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.page import Page, Section
 from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile
 from grafana.promql import RATE_INTERVAL, in_state, or_zero, ratio
-from grafana.variables import DRAINS, GATEWAY, INSTANCE, ITL_TARGET, JOB, MODEL, RESTARTS, SITE, TTFT_TARGET
+from grafana.variables import GATEWAY, INSTANCE, ITL_TARGET, JOB, MODEL, SITE, TTFT_TARGET, worker_markers
 
 REQUESTS = "gateway_requests_total"
 TTFT = "gateway_time_to_first_token_seconds"
@@ -450,5 +450,5 @@ PAGE = Page(
         Section("Cost (models with a price)", COST, collapsed=True),
     ),
     variables=(JOB, INSTANCE, MODEL, TTFT_TARGET, ITL_TARGET),
-    markers=(RESTARTS, DRAINS),
+    markers=worker_markers(GATEWAY),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.page import Page, Section
 from grafana.panels import Judged, PanelBuilder, Query, heat, lines, tile, timeline
 from grafana.promql import ratio
-from grafana.variables import DRAINS, GATEWAY, INSTANCE, JOB, MODEL, RESTARTS, SITE, WORKER, WORKERS
+from grafana.variables import GATEWAY, INSTANCE, JOB, MODEL, SITE, WORKER, WORKERS, worker_markers
 
 DECISIONS = "gateway_routing_decisions_total"
 IN_FLIGHT = "gateway_worker_in_flight"
@@ -215,5 +215,5 @@ PAGE = Page(
         Section("Attempts", ATTEMPTS),
     ),
     variables=(JOB, INSTANCE, MODEL, WORKER),
-    markers=(RESTARTS, DRAINS),
+    markers=worker_markers(GATEWAY),
 )

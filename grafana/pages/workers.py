@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.page import Page, Section
 from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile, timeline
 from grafana.promql import RATE_INTERVAL, in_state
-from grafana.variables import DRAINS, GATEWAY, INSTANCE, JOB, MODEL, RESTARTS, WORKER, WORKERS
+from grafana.variables import GATEWAY, INSTANCE, JOB, MODEL, WORKER, WORKERS, worker_markers
 
 STATE = "gateway_worker_state"
 STATES = {
@@ -168,5 +168,5 @@ PAGE = Page(
     description="The workers' life: starts, restarts, health and progress, as the supervisor sees them.",
     sections=(Section("", TILES), Section("Life", LIFE), Section("Starts and scrapes", STARTS)),
     variables=(JOB, INSTANCE, MODEL, WORKER),
-    markers=(RESTARTS, DRAINS),
+    markers=worker_markers(GATEWAY),
 )

@@ -170,8 +170,7 @@ def test_the_dashboards_are_filled_by_a_real_engine(served: Served, tmp_path: Pa
     assert unfilled == {
         "engines: External prefix cache hits A",
         "engines: Multi-modal cache hits A",
-        "loadtest: annotation Worker drains",
-        "loadtest: annotation Worker restarts",
+        *(f"{page}: annotation Worker {what}" for page in ("engines", "loadtest") for what in ("drains", "restarts")),
     }
 
 

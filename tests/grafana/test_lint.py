@@ -280,10 +280,10 @@ def test_heat_maps_get_buckets_and_lines_begin_at_zero(page: str) -> None:
 
 @EACH
 def test_every_dashboard_has_markers_of_what_happened_to_workers(page: str) -> None:
-    """Taken from metrics. The engines' own page has other variables and the GPU page other subjects."""
-    names = {annotation["name"] for annotation in DASHBOARDS[page]["annotations"].get("list", [])}
+    """Taken from metrics, not from somebody's notes."""
+    names = {annotation["name"] for annotation in DASHBOARDS[page]["annotations"]["list"]}
 
-    assert names == (set() if page in ("engines", "gpu") else {"Worker restarts", "Worker drains"})
+    assert names == {"Worker restarts", "Worker drains"}
 
 
 def test_every_state_has_a_word_and_a_colour() -> None:

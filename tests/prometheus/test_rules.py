@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,10 @@ def test_an_alert_says_what_is_wrong_and_what_to_do(alert: str) -> None:
     rule = alerts()[alert]
     documented = (FOLDER.parents[1] / "docs" / "observability.md").read_text(encoding="utf-8")
 
+    known = {name for case in CASES if case.alert == alert for name in case.labels}
+
     assert {"summary", "description", "runbook"} == set(rule["annotations"])
+    assert set(re.findall(r"\$labels\.(\w+)", "".join(rule["annotations"].values()))) <= known
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert "vllm-gateway" == rule["labels"]["product"]
     assert f"`{alert}`" in documented
