@@ -75,7 +75,7 @@ class GatewayProcessLine(msgspec.Struct, frozen=True):
 class StatusReport(msgspec.Struct, frozen=True):
     """
     The whole fleet at one moment. `uptime_s`: since the supervisor started. `operation`: the latest reload or rolling
-    restart.
+    restart. `in_flight`: attempts of all gateway processes on all workers, past launches included; zero at idle.
     """
 
     pid: int
@@ -88,6 +88,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     workers: tuple[WorkerLine, ...]
     gateway_processes: tuple[GatewayProcessLine, ...]
     operation: OperationReport = OperationReport()
+    in_flight: int = 0
 
     def to_json(self) -> bytes:
         """As served."""

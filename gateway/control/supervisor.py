@@ -145,6 +145,7 @@ class Supervisor(SlotEvents):
             workers=worker_lines(statuses, now_s, self._worker_in_flight, self._vitals),
             gateway_processes=tuple(process_line(slot, now_s) for slot in (*self._front.slots, *self._front.leaving)),
             operation=self.reshaping.latest,
+            in_flight=self._in_flight.total(),
         )
 
     def _worker_in_flight(self, worker: str) -> int:

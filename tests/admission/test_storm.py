@@ -131,7 +131,7 @@ async def test_a_workers_limit_holds_and_is_used_and_every_process_gets_its_shar
         assert broken == storm.broken
         assert 0 < broken < CLIENTS
         assert 0 == gateway.total("gateway_queue_depth")
-        assert 0 == gateway.supervisor._in_flight.total()
+        assert 0 == gateway.supervisor.report().in_flight
 
 
 async def test_a_keys_limit_holds_over_all_processes(tmp_path: Path) -> None:
