@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,24 @@ async def test_a_scenario_runs(name: str, tmp_path: Path) -> None:
         assert {64} == {record.output_tokens for record in books.records}
     if name == "tenants":
         assert {record.tenant for record in books.records} <= {"interactive", "batch", "documents"}
+
+
+async def test_tenants_send_their_own_keys_and_no_result_holds_one(tmp_path: Path) -> None:
+    """The server takes these two keys only; the figures are told by tenant."""
+    keys = ("gw-key-of-one", "gw-key-of-two")
+    tables = [
+        f'[{name}]\nprompt_tokens = 40\noutput_tokens = 4\nkey = "{key}"' for name, key in zip("ab", keys, strict=True)
+    ]
+    (tmp_path / "tenants.toml").write_text("\n".join(tables))
+    async with serving(replace(QUICK, api_keys=keys)) as simulator:
+        flags = ("--option", f"file={tmp_path / 'tenants.toml'}", "--api-key", keys[0], "--duration", "0.6s")
+        result, output = await run(simulator.url, tmp_path / "results", "tenants", *flags)
+    stored = [file.read_bytes() for file in (tmp_path / "results").rglob("*") if file.is_file()]
+
+    assert 0 == result.ledger.failed
+    assert {"a", "b"} == {record.tenant for record in result.ledger.records}
+    assert len(stored) >= 5
+    assert not [1 for data in (*stored, output.encode()) if b"gw-key" in data]
 
 
 async def test_conversations_of_a_file_are_played_by_users(tmp_path: Path) -> None:
