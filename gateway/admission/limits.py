@@ -21,5 +21,5 @@ class QueueLimits:
 
 
 def share(total: int, processes: int) -> int:
-    """One process's part of a bound for all of them; every process may queue at least one if anybody may."""
+    """One process's part of a bound for all of them, rounded up, so that none has nothing."""
     return -(-total // processes)

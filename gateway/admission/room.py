@@ -125,6 +125,7 @@ class Room(Generic[LeaseT]):
         self._turns: dict[int, Turn[LeaseT]] = {}
         self._rate = DrainRate()
         self._depth = 0
+        self._firsts: list[Place] = []
         self._timer: Timer | None = None
         self._outlook = Outlook.BUSY
         self._next_expiry_s = math.inf
@@ -185,7 +186,7 @@ class Room(Generic[LeaseT]):
                 self._expire(self._clock.monotonic())
         finally:
             self._looking = False
-            self._settle()
+            self._settle(looked=True)
 
     def _serve(self) -> None:
         while True:
@@ -217,7 +218,7 @@ class Room(Generic[LeaseT]):
                 place.expires_s = now_s + self._limits.timeout_s
             until_s = place.expires_s
             if outlook is Outlook.COMING and not place.again:
-                until_s += self._limits.coming_back_s - self._limits.timeout_s
+                until_s += max(0.0, self._limits.coming_back_s - self._limits.timeout_s)
             elif outlook is not Outlook.BUSY:
                 until_s = -math.inf  # tried again: the failure is told now rather than after a restart
             if now_s < until_s:
@@ -263,14 +264,16 @@ class Room(Generic[LeaseT]):
         self._turns.pop(id(turn.place), None)
         self._line.leave(turn.place)
 
-    def _settle(self) -> None:
-        """After any change: tell how many wait, tell other processes who waits, look again in a while."""
+    def _settle(self, *, looked: bool = False) -> None:
+        """After any change: tell how many wait, tell other processes who is first, look again in a while."""
         depth = len(self._line)
         if depth != self._depth:
+            self._depth = depth
             self._on_depth(depth)
-        if depth or self._depth:
-            self._fleet.claim(self._model, [(place.since_s, place.excluded) for place in self._line.firsts()])
-        self._depth = depth
+        firsts = self._line.firsts()
+        if firsts != self._firsts or (looked and firsts):
+            self._firsts = firsts
+            self._fleet.claim(self._model, [(place.since_s, place.excluded) for place in firsts])
         if not depth:
             if self._timer is not None:
                 self._timer.cancel()

@@ -70,11 +70,6 @@ class Member:
                 self.column.count(self.in_flight)
         self.view = view
 
-    @property
-    def everywhere(self) -> int:
-        """In flight in all gateway processes together."""
-        return self.in_flight if self.column is None else self.in_flight + self.column.others()
-
     def candidate(self, now_s: float, *, alone: bool) -> Candidate:
         """A frozen copy for one decision. `alone`: there is no other process to ask."""
         view = self.view

@@ -104,7 +104,7 @@ def test_what_ends_late_on_an_earlier_launch_is_not_counted_on_the_later(
             assert (0, 2) == (processes.board.column_sum(fresh), processes.board.column_sum(processes.columns[0]))
             member = processes.views[0].member("llama-0")
             assert member is not None
-            assert 0 == member.everywhere
+            assert 0 == member.candidate(0.0, alone=False).in_flight
 
     assert 0 == processes.board.total()
 
