@@ -147,6 +147,8 @@ def _parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--grafana-port", type=int, default=3000, metavar="PORT", help="default: %(default)s")
     parser.add_argument("--folder", type=Path, metavar="FOLDER", help="for samples and logs (default: .build/observe)")
     given = parser.parse_args(arguments)
+    if not given.admin.startswith("http://"):
+        parser.error(f"--admin: expected http://HOST:PORT, found {given.admin!r}")
     folder = given.folder or checkout() / ".build" / "observe"
     return Options(given.admin.rstrip("/"), given.prometheus_port, given.grafana_port, folder)
 

@@ -169,6 +169,15 @@ WORKERS = (
         "15m",
         "40m",
     ),
+    Case("GatewayGpuFault", {RESTARTS % ("m-0", "gpu_fault"): "0x9 1x40"}, "9m", "15m", "40m"),
+    Case(
+        "GatewayProcessCrashing",
+        {'gateway_process_crashes_total{job="gateway", instance="g"}': "0x9 1x40"},
+        "9m",
+        "15m",
+        "40m",
+        {"instance": "g"},
+    ),
     Case("GatewayWorkerFailed", {STATE % "failed": "0x5 1x5 0x5"}, "5m", "8m", "14m"),
     Case("GatewayWorkerHung", {f"gateway_worker_progress_age_seconds{WORKER}": "0x5 0+60x5 0x5"}, "7m", "10m", "14m"),
     Case(
