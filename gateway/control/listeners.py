@@ -76,13 +76,12 @@ class Listeners:
             self._steered = tuple(slots)
 
     def _attach(self, slots: Sequence[int]) -> None:
-        if sys.platform != "linux":
-            return
-        code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _choice(slots))
-        buffer = ctypes.create_string_buffer(code, len(code))
-        program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
-        with suppress(OSError):
-            self._sockets[0].setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
+        if sys.platform == "linux":
+            code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _choice(slots))
+            buffer = ctypes.create_string_buffer(code, len(code))
+            program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
+            with suppress(OSError):  # a kernel before 4.5, or a sandbox that lacks it: as on other systems
+                self._sockets[0].setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
 
     def waiting_from(self, slot: int) -> bool:
         """Whether a connection waits to be accepted on the sockets of this slot and those above."""

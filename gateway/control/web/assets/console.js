@@ -181,7 +181,7 @@ function drawFailures(report, failures) {
 function drawProcesses(report) {
   $("processes").replaceChildren(...report.gateway_processes.map((process) =>
     element("li", "", element("b", "", `${process.slot}: `),
-      process.pid === null ? "not running" : `pid ${process.pid}, ${process.serving ? "serving" : "starting"}`,
+      process.pid === null ? process.state : `pid ${process.pid}, ${process.state}, ${number(process.in_flight)} requests`,
       process.restarts ? `, restarted ${process.restarts} times` : "")));
 }
 
