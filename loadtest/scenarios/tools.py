@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 
 from loadtest.outcomes import Outcome
 from loadtest.scenarios.base import Context, Defaults, Session
-from loadtest.scenarios.bodies import chat_request, check_fits, compact, user
+from loadtest.scenarios.bodies import Ending, chat_request, check_fits, compact, user
 from loadtest.scenarios.lengths import Length, fixed
-from loadtest.scenarios.options import about
+from loadtest.scenarios.options import OUTPUT, about
 
 Choice = Literal["named", "required", "auto"]
 _SUBJECTS = ("weather", "stock", "train", "hotel", "flight", "recipe", "route", "calendar", "parcel", "museum")
@@ -22,8 +22,8 @@ class Tools:
     """
     A session asks with tools at hand; then it sends a tool's result and gets prose.
 
-    The result belongs to a made-up call, so that its length does not hang on what the model wrote. Answers are never
-    forced to a length: a grammar decides when the arguments of a call are complete.
+    The result belongs to a made-up call, so that its length does not hang on what the model wrote. Calls are never
+    forced to a length: a grammar decides when their arguments are complete.
     """
 
     name: ClassVar[str] = "tools"
@@ -41,14 +41,17 @@ class Tools:
     )
     question_tokens: Length = field(default=fixed(96), metadata=about("tokens of the question, template included"))
     result_tokens: Length = field(default=fixed(64), metadata=about("tokens of what the tool returned"))
-    output_tokens: Length = field(default=fixed(96), metadata=about("limit of an answer"))
+    call_tokens: Length = field(default=fixed(96), metadata=about("limit of the call"))
+    output_tokens: Length = field(default=fixed(64), metadata=about("tokens of the answer to the result"))
+    output: Ending = field(default="fixed", metadata=about(OUTPUT))
 
     def __post_init__(self) -> None:
         scale = self.context.scale
         definitions = scale.tokens_of(json.dumps(self._tools()))
         question = self.question_tokens.longest + definitions
         result = scale.prompt_tokens((self.question_tokens.longest, self.result_tokens.longest, 0))
-        check_fits(self.context, self.name, max(question, result), self.output_tokens.longest)
+        check_fits(self.context, self.name, question, self.call_tokens.longest)
+        check_fits(self.context, self.name, result, self.output_tokens.longest)
 
     def session(self, rng: random.Random, number: int) -> Session:
         """A call and the answer to its result."""
@@ -59,7 +62,7 @@ class Tools:
         chosen = rng.choice(tools)["function"]["name"]
         wanted = {"type": "function", "function": {"name": chosen}} if self.choice == "named" else self.choice
         messages: list[dict[str, Any]] = [user(question)]
-        limit = self.output_tokens.draw(rng)
+        limit = self.call_tokens.draw(rng)
         answer = yield chat_request(
             context, messages, limit, "free", kind="tool-call", extra={"tools": tools, "tool_choice": wanted}
         )
@@ -71,7 +74,7 @@ class Tools:
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "call_0", "content": returned},
         ]
-        yield chat_request(context, messages, limit, "free", kind="tool-result")
+        yield chat_request(context, messages, self.output_tokens.draw(rng), self.output, kind="tool-result")
 
     def _tools(self) -> list[dict[str, Any]]:
         return [_tool(subject) for subject in _SUBJECTS[: self.tools]]

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtest.servers.simulation.answers import count_tokens, message_text, render_chat, token_ids
 from loadtest.servers.simulation.options import SimulatorOptions
-from loadtest.servers.simulation.tool_calls import called_tool, tools_text
+from loadtest.servers.simulation.tool_calls import ForcedCall, forced_call, tools_text
 
 
 class RequestError(Exception):
@@ -34,7 +34,7 @@ class GenerationRequest:
     ignore_eos: bool
     salt: str
     session_key: str | None
-    tool: str | None
+    call: ForcedCall | None
     """The function that the answer must call."""
 
 
@@ -97,7 +97,7 @@ def read_generation(path: str, value: dict[str, Any], options: SimulatorOptions)
         ignore_eos=bool(value.get("ignore_eos", False)),
         salt=str(value.get("cache_salt") or ""),
         session_key=value.get("request_id"),
-        tool=called_tool(value) if path == "/v1/chat/completions" else None,
+        call=forced_call(value) if path == "/v1/chat/completions" else None,
     )
 
 

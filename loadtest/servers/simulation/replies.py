@@ -11,6 +11,7 @@ from loadtest.servers import frames
 from loadtest.servers.http1 import EVENT_STREAM
 from loadtest.servers.message_frames import MessagesStream, ResponsesStream, messages_body, messages_error
 from loadtest.servers.simulation.http_server import Exchange
+from loadtest.servers.simulation.tool_calls import ForcedCall
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +134,7 @@ class ChatStreamReply(StreamedReply):
 class ToolStreamReply(ChatStreamReply):
     """Streamed chat that calls a function: its name in the first piece, its arguments token by token."""
 
-    tool: str = ""
+    call: ForcedCall = field(kw_only=True)
 
     def token(self, index: int, text: str, reason: str | None) -> None:
         """As vLLM does it, the last event of a choice has the reason and nothing else."""
@@ -143,9 +144,9 @@ class ToolStreamReply(ChatStreamReply):
         if first:
             self.exchange.send(stream.role(index, self.usage(0) if self.continuous else None))
         if text:
-            self.exchange.send(stream.tool_call(text, 0, self.tool if first else None, index, usage))
+            self.exchange.send(stream.tool_call(text, 0, self.call.function if first else None, index, usage))
         if reason is not None:
-            self.exchange.send(stream.finish(called(reason), "", index, usage))
+            self.exchange.send(stream.finish(self.call.reason if reason == "stop" else reason, "", index, usage))
 
 
 class CompletionStreamReply(StreamedReply):
@@ -243,16 +244,16 @@ class ChatReply(Reply):
 class ToolReply(ChatReply):
     """A whole chat completion that calls a function."""
 
-    tool: str = ""
+    call: ForcedCall = field(kw_only=True)
 
     def body(self) -> dict[str, Any]:
         """Calls instead of text."""
         body = ChatReply.body(self)
         for choice in body["choices"]:
-            function = {"name": self.tool, "arguments": choice["message"]["content"]}
+            function = {"name": self.call.function, "arguments": choice["message"]["content"]}
             call = {"id": f"call_{choice['index']}", "type": "function", "function": function}
             choice["message"] = {**choice["message"], "content": None, "tool_calls": [call]}
-            choice["finish_reason"] = called(choice["finish_reason"])
+            choice["finish_reason"] = self.call.reason if choice["finish_reason"] == "stop" else choice["finish_reason"]
         return body
 
 
@@ -295,11 +296,6 @@ class ResponsesReply(Reply):
         status = "incomplete" if self.first_reason == "length" else "completed"
         stream = ResponsesStream(self.model, self.id, self.created)
         self.exchange.json(200, stream.body("".join(self.texts[0]), status, self.prompt_tokens, self.total))
-
-
-def called(reason: str) -> str:
-    """The finish reason of a choice whose text is a call."""
-    return "tool_calls" if reason == "stop" else reason
 
 
 def anthropic_reason(reason: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from loadtest.servers.simulation.answers import Answer
@@ -24,9 +25,17 @@ class Arguments(Answer):
         return '"}' if position == self.length - 1 else " "
 
 
-def called_tool(value: dict[str, Any]) -> str | None:
+@dataclass(frozen=True, slots=True)
+class ForcedCall:
+    """The function that must be called, and the finish reason of the call: "stop" for a named one, as with vLLM."""
+
+    function: str
+    reason: str
+
+
+def forced_call(value: dict[str, Any]) -> ForcedCall | None:
     """
-    The function that must be called: the named one, or the first one where any is required.
+    The named function, or the first one where any is required.
 
     With `auto` the simulated model prefers prose.
     """
@@ -34,9 +43,9 @@ def called_tool(value: dict[str, Any]) -> str | None:
     if not isinstance(tools, list) or not tools:
         return None
     if isinstance(choice, dict):
-        return str((choice.get("function") or {}).get("name"))
+        return ForcedCall(str((choice.get("function") or {}).get("name")), "stop")
     if choice == "required":
-        return str((tools[0].get("function") or {}).get("name"))
+        return ForcedCall(str((tools[0].get("function") or {}).get("name")), "tool_calls")
     return None
 
 

@@ -188,8 +188,8 @@ class Worker:
     def _reply(self, exchange: Exchange, request: GenerationRequest) -> Reply:
         path = exchange.request.path
         whole, streamed = FORMS[path]
-        if request.tool is not None:
-            whole, streamed = partial(ToolReply, tool=request.tool), partial(ToolStreamReply, tool=request.tool)
+        if request.call is not None:
+            whole, streamed = partial(ToolReply, call=request.call), partial(ToolStreamReply, call=request.call)
         form = streamed if request.stream else whole
         given = exchange.request.headers.get("x-request-id") or request.session_key
         return form(
@@ -228,7 +228,7 @@ class Worker:
                 prompt=request.prompt,
                 prompt_tokens=request.prompt_tokens,
                 max_tokens=request.max_tokens,
-                answer=(Answer if request.tool is None else Arguments)(request.prompt, index),
+                answer=(Answer if request.call is None else Arguments)(request.prompt, index),
                 sink=sink,
                 failed=failed,
                 ignore_eos=request.ignore_eos,
