@@ -160,6 +160,11 @@ class LivePrometheus:
         found = self._get("/api/v1/query", query=expr)["result"]
         return float(found[0]["value"][1]) if found else None
 
+    def alerts(self) -> list[dict[str, Any]]:
+        """Every pending and firing alert, with its labels and filled-in annotations."""
+        found: list[dict[str, Any]] = self._get("/api/v1/alerts")["alerts"]
+        return found
+
     def label_values(self, selector: str, label: str) -> list[str]:
         """What Grafana offers for a query variable."""
         answer: list[str] = self._get(f"/api/v1/label/{label}/values", **{"match[]": substituted(selector)})

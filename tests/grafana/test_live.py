@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.e2e.served import free_port, wait_until
 from tests.grafana.live import LivePrometheus, Series
-from tests.grafana.observed import Observed, observed
+from tests.grafana.observed import FIRING, Observed, observed
 from tests.grafana.pictures import draw
 from tests.grafana.reading import ROOT, dashboards, every_target, panel_targets, variable_queries
 from tests.grafana.replay import RELEASES, replaying
@@ -88,6 +88,20 @@ def test_no_panel_ever_shows_nan(answers: Answers) -> None:
     nan = {name for name, series in answers.items() for one in series for _, value in one.points if math.isnan(value)}
 
     assert set() == nan
+
+
+def test_alerts_name_the_worker_and_what_it_does(seen: Observed) -> None:
+    """A hung, a stalled, a preempting and a crashing worker, each by name; every template was filled in."""
+    firing = [alert for alert in seen.prometheus.alerts() if alert["state"] == "firing"]
+    texts = [text for alert in firing for text in alert["annotations"].values()]
+    worst = {"GatewayWorkerHung": "hung-0", "GatewayEngineStalled": "hung-0"}
+    worst |= {"GatewayPreempting": "tight-0", "GatewayWorkerCrashLoop": "frail-0"}
+
+    for name, worker in worst.items():
+        (summary,) = [one["annotations"]["summary"] for one in firing if one["labels"]["alertname"] == name]
+        assert summary.startswith(worker)
+    assert set(FIRING) == set(worst)
+    assert not [text for text in texts if "error expanding" in text or "<no value>" in text or "{{" in text]
 
 
 def test_every_dashboard_can_be_drawn(answers: Answers, tmp_path: Path) -> None:
