@@ -137,7 +137,7 @@ class Call:
             session=self.session,
             status=exchange.status,
             detail=detail,
-            gaps_s=tuple(timer.gaps),
+            gaps_s=timer.gaps,
             chunk_tokens=tuple(timer.chunk_tokens),
             other_choices_s=tuple(at - self.started for at in timer.other_choices),
             token_events=timer.token_events,

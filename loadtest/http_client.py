@@ -76,7 +76,7 @@ class _Reader:
 
     def __init__(self, exchange: Exchange, on_data: OnData | None) -> None:
         self.exchange, self._on_data = exchange, on_data
-        self.parser = httptools.HttpResponseParser(self)
+        self.parser = httptools.HttpResponseParser(self)  # a cycle, until `release`
         self.satisfied = False
         self.keep_alive = False
 
@@ -101,6 +101,10 @@ class _Reader:
         self.exchange.body_complete = self.exchange.status >= 200
         # Asked here: once the message is over, the parser has forgotten and says no.
         self.keep_alive = self.parser.should_keep_alive()
+
+    def release(self) -> None:
+        """Lets everything go without the garbage collector, which rests during a run."""
+        del self.parser
 
     @property
     def ends_with_connection(self) -> bool:
@@ -187,6 +191,7 @@ class Client:
                 self._guard.forget(exchange)
             if not keep:
                 self.close()
+            reader.release()
         return exchange
 
     def _read(self, sock: socket.socket, reader: _Reader, leave_at: float | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -36,9 +38,15 @@ class ProcessReport:
 
     def to_bytes(self) -> bytes:
         """MessagePack: exact floats, and small."""
-        return msgspec.msgpack.encode(self)
+        return msgspec.msgpack.encode(self, enc_hook=_as_list)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ProcessReport:
         """The inverse of `to_bytes`."""
         return msgspec.msgpack.decode(data, type=cls)
+
+
+def _as_list(value: Any) -> list[float]:
+    if isinstance(value, array):
+        return value.tolist()
+    raise NotImplementedError(f"expected nothing else than arrays beside plain values, found {type(value)}")

@@ -8,6 +8,7 @@ events. Times are seconds of one monotonic clock, taken when the bytes were read
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,7 +26,8 @@ class StreamTimer:
     first_at: float | None = None
     first_visible_at: float | None = None
     last_at: float | None = None
-    gaps: list[float] = field(default_factory=list)
+    gaps: array[float] = field(default_factory=lambda: array("d"))
+    """An array, since the garbage collector would look at every item of a list."""
     other_choices: list[float] = field(default_factory=list)
     """Times of events with a choice and no token."""
     token_events: int = 0

@@ -25,7 +25,7 @@ from locust.env import Environment  # noqa: E402
 from locust.runners import WorkerRunner  # noqa: E402
 
 from loadtest.generator import Generator  # noqa: E402
-from loadtest.locust_run import SAMPLE_PERIOD_S, frozen_heap  # noqa: E402
+from loadtest.locust_run import SAMPLE_PERIOD_S, resting_collector  # noqa: E402
 from loadtest.locust_users import teller, user_class  # noqa: E402
 from loadtest.plan import RunPlan  # noqa: E402
 from loadtest.process_report import ProcessReport  # noqa: E402
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         environment = Environment(stop_timeout=plan.drain_s)
         generator = Generator(plan, process, guard, teller(environment))
         environment.user_classes = [user_class(plan, generator)]
-        with frozen_heap():
+        with resting_collector():
             runner = environment.create_worker_runner("127.0.0.1", port)
             _work(environment, runner, generator)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from dataclasses import replace
 
 import msgspec
@@ -43,7 +44,7 @@ def record(number: int, outcome: Outcome = Outcome.OK) -> RequestRecord:
         *(f"r{number}", float(number), outcome, sent_s),
         first_token_s=number + 1 / 3,
         last_token_s=number + 2 / 3,
-        gaps_s=(1 / 3,),
+        gaps_s=array("d", [1 / 3]),
         token_events=2,
         output_tokens=2,
         detail=detail,

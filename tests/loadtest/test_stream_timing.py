@@ -36,7 +36,7 @@ def test_ttft_is_the_first_token_not_the_role() -> None:
 
     assert timer.first_at == 0.3
     assert timer.last_at == 0.35
-    assert timer.gaps == [pytest.approx(0.05)]
+    assert list(timer.gaps) == [pytest.approx(0.05)]
     assert timer.outcome(body_complete=True) == (Outcome.OK, "")
     assert timer.other_choices == [0.0, 0.36], "role and empty finish, for tools that count them"
 
@@ -83,7 +83,7 @@ def test_the_tokens_of_each_event_come_from_continuous_usage() -> None:
     )
 
     assert timer.chunk_tokens == [4, 10]
-    assert timer.gaps == [1.0]
+    assert list(timer.gaps) == [1.0]
 
 
 def test_tokens_of_events_are_unknown_unless_all_of_them_are_told() -> None:
@@ -95,7 +95,7 @@ def test_tokens_of_events_are_unknown_unless_all_of_them_are_told() -> None:
 
 def test_events_of_one_read_share_its_time() -> None:
     """A gap of zero is what the user got."""
-    assert timed((1.0, CHAT.content("a") + CHAT.content("b"))).gaps == [0.0]
+    assert list(timed((1.0, CHAT.content("a") + CHAT.content("b"))).gaps) == [0.0]
 
 
 @pytest.mark.parametrize(
