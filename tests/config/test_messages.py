@@ -137,6 +137,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             timeouts: {idle_s: 0}
         watch: {backoff_initial_s: 90}
         drain_timeout_s: .inf
+        processes: 65
         """,
         [
             "gateway.yaml:1: listen.port: expected at least 1, found 0",
@@ -149,6 +150,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "gateway.yaml:8: models.m.timeouts.idle_s: expected more than 0, found 0",
             "gateway.yaml:9: watch.backoff_initial_s: backoff_initial_s is 90, more than backoff_max_s (60)",
             "gateway.yaml:10: drain_timeout_s: expected a finite number, found .inf",
+            "gateway.yaml:11: processes: expected at most 64, found 65",
         ],
     ),
     "ports": (

@@ -19,6 +19,7 @@ from gateway.control.preparation import (
     default_replicas,
     document_for_model,
     embedded_gpu_launch,
+    overridden,
     prepare_engines,
     prepare_models,
     problems,
@@ -233,3 +234,14 @@ def test_check_takes_the_listed_gpus_for_granted_and_says_so() -> None:
     machine, missing = with_listed_gpus(Machine(gpus=(Gpu(index=0),)), listed)
 
     assert ((1,), [0, 1]) == (missing, [gpu.index for gpu in machine.gpus])
+
+
+def test_options_win_over_the_file() -> None:
+    """Those that were given; the rest is as the file says."""
+    file = settings(listen={"host": "127.0.0.1", "port": 9000}, processes=2)
+    untouched = overridden(file, None, None, None, None, None)
+    changed = overridden(file, "::1", 9100, 9101, 3, None)
+
+    assert file == untouched
+    assert ("::1", 9100, 9101, 3) == (changed.listen.host, changed.listen.port, changed.admin.port, changed.processes)
+    assert file.models == changed.models

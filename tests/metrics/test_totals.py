@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from gateway.metrics import Layout, Totals
-from gateway.metrics.catalogue import INTER_TOKEN_LATENCY
+from gateway.metrics import Layout, SlotCounters, Totals
+from gateway.metrics.catalogue import IN_FLIGHT, INTER_TOKEN_LATENCY, LOST_REQUESTS
 from gateway.metrics.counters import CellHistogram
 
 
@@ -27,3 +27,17 @@ def test_a_sum_never_falls_when_processes_die(order: tuple[int, ...]) -> None:
     assert all(after[-1] >= before[-1] for before, after in itertools.pairwise(seen))
     assert 1 == len({tuple(cells[:-1]) for cells in seen})
     assert pytest.approx(0.6) == seen[-1][-1]
+
+
+def test_what_a_dead_process_had_in_hand_is_lost_and_not_in_flight() -> None:
+    """Begun in two processes, ended in one: after the other has died, ended and lost are all that were begun."""
+    totals, layout = Totals(), Layout(("m",))
+    dead, living = totals.create(layout), totals.create(layout)
+    for board in (dead, dead, living):
+        SlotCounters(layout, board.cells).started("m")
+    before = totals.merged()
+    totals.retire(dead)
+    after = totals.merged()
+
+    assert ([3.0], [0.0]) == (before[IN_FLIGHT, ("m",)], before[LOST_REQUESTS, ("m",)])
+    assert ([1.0], [2.0]) == (after[IN_FLIGHT, ("m",)], after[LOST_REQUESTS, ("m",)])
