@@ -114,7 +114,10 @@ def _lines(axes: Axes, panel: Mapping[str, Any], series: Sequence[tuple[str, Ser
         if stacked:
             axes.fill_between(times, values, color=colour, alpha=0.15, linewidth=0)
     axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left", fontsize=4.5, frameon=False, labelcolor=INK, ncols=3, handlelength=1, borderpad=0.1)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(
+            loc="upper left", fontsize=4.5, frameon=False, labelcolor=INK, ncols=3, handlelength=1, borderpad=0.1
+        )
     _dress(axes, unit)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.catalogue import CATALOGUE
+from gateway.metrics.layout import closed_values
+from grafana.variables import ITL_TARGET, TTFT_TARGET
 from tests.grafana.exported import known, ours, recorded, recording_rules, rules
 from tests.grafana.reading import (
     ROOT,
@@ -104,3 +107,43 @@ def test_names_that_vllm_gave_up_are_nowhere(gone: str) -> None:
 def test_the_gateway_reexports_no_engine_name() -> None:
     """Else whoever scrapes both counts twice; and no name of ours has a colon."""
     assert not [name for name in ours() if ":" in name]
+
+
+def test_label_values_that_are_asked_for_exist() -> None:
+    """A state, outcome or reason that was renamed would match nothing, for ever and without an error."""
+    asked = [
+        (target.name, metric, matcher)
+        for target in every_query()
+        for selector in selectors(target.expr)
+        for metric in CATALOGUE
+        if selector.name == metric.name or selector.name in (f"{metric.name}_bucket", f"{metric.name}_count")
+        for matcher in selector.matchers.matchers
+        if closed_values(metric, matcher.name)
+    ]
+
+    unknown = {
+        (name, value)
+        for name, metric, matcher in asked
+        for value in matcher.value.split("|")
+        if value not in (*closed_values(metric, matcher.name), ".*")
+    }
+
+    assert asked
+    assert set() == unknown
+
+
+def test_targets_are_bounds_of_buckets() -> None:
+    """In the rules and among the choices above the overview; between two bounds no share can be told."""
+    bounds = {metric.name: set(map(floatToGoString, metric.buckets)) for metric in CATALOGUE if metric.buckets}
+    in_rules = [
+        (str(selector.name).removesuffix("_bucket"), matcher.value)
+        for target in every_query()
+        for selector in selectors(target.expr)
+        for matcher in selector.matchers.matchers
+        if matcher.name == "le" and str(selector.name).startswith("gateway_")
+    ]
+
+    assert in_rules
+    assert [] == [(name, value) for name, value in in_rules if value not in bounds[name]]
+    assert set(TTFT_TARGET.values) <= bounds["gateway_time_to_first_token_seconds"]
+    assert set(ITL_TARGET.values) <= bounds["gateway_inter_token_latency_seconds"]
