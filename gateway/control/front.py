@@ -43,7 +43,7 @@ LOOK_S = 0.05
 
 
 class ReplacementFailed(GatewayError):
-    """New gateway processes did not come up with the new settings; the old ones go on."""
+    """New gateway processes did not come up; the old ones go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class Front:
             for slot in fresh:
                 self._give_up(slot, plan.drain_timeout_s)
             self._listeners.close_from(before)
-            raise ReplacementFailed(f"gateway processes with the new settings did not come up: {why}")
+            raise ReplacementFailed(f"the new gateway processes did not come up, the old ones go on: {why}")
         old, self._slots = self._slots, fresh
         self._leaving += old
         self._steer()

@@ -191,7 +191,7 @@ class GatewaySlot:
             if not self._ever_hello and failures >= MAX_STARTS_WITHOUT_HELLO:
                 raise GatewayProcessBroken(
                     f"the gateway process ended {failures} times with exit code {code} before it listened; "
-                    "its messages are above. `gateway doctor` checks the installation"
+                    "what it said is on the standard error of `gateway up`; `gateway doctor` checks the installation"
                 )
             pause_s = min(BACKOFF_INITIAL_S * 2 ** (failures - 1), BACKOFF_MAX_S)
             self.restarts += 1

@@ -18,6 +18,7 @@ import psutil
 from gateway.clock import SystemClock
 from gateway.config.settings import Settings
 from gateway.control.gateway_process import ProcessState, gateway_argv
+from gateway.control.operations import OperationReport
 from gateway.control.state_dir import held
 from gateway.control.status_report import GatewayProcessLine
 from gateway.control.supervisor import Supervisor
@@ -83,10 +84,15 @@ class Fleet:
 
     async def replaced(self) -> None:
         """New processes with the same settings, as `gateway reload --processes` brings them."""
+        done = await self.replacement()
+        assert not done.failed, done.lines
+
+    async def replacement(self) -> OperationReport:
+        """The same, however it ends."""
         reshaping = self.supervisor.reshaping
         begun = reshaping.replace_processes()
         await until(lambda: reshaping.latest.number == begun.number and not reshaping.latest.running)
-        assert not reshaping.latest.failed, reshaping.latest.lines
+        return reshaping.latest
 
     async def resized(self, processes: int) -> None:
         """Another number of processes, as a reload brings it."""

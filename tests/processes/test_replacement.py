@@ -49,7 +49,8 @@ async def test_five_replacements_cost_nobody_a_request(tmp_path: Path) -> None:
 async def test_new_code_takes_over_under_load(tmp_path: Path) -> None:
     """
     The installed release changes while it serves: after `gateway reload --processes` every process is of the new one,
-    no request has failed, a stream that began under the old one is whole, and no worker has been told anything.
+    no request has failed, a stream that began under the old one is whole, and no worker has been told anything. A
+    release that does not even start is refused, and those that serve go on.
     """
     code = tmp_path / "installed"
     shutil.copytree(Path(gateway.__file__).parent, code / "gateway", ignore=shutil.ignore_patterns("__pycache__"))
@@ -63,10 +64,16 @@ async def test_new_code_takes_over_under_load(tmp_path: Path) -> None:
             (code / "gateway" / "__init__.py").write_text('"""The next release."""\n\n__version__ = "99.0"\n')
             await running.replaced()
             new = {line.release for line in running.lines if line.state is ProcessState.SERVING}
+            pids = running.pids
+            (code / "gateway" / "app.py").write_text("this is no release")
+            refused = await running.replacement()
+            kept = running.pids
             load.over.set()
         told = [command for worker in running.workers.workers.values() for command in worker.commands]
 
     assert ({gateway.__version__}, {"99.0"}) == (old, new)
+    assert (True, pids) == (refused.failed, kept)
+    assert "exit code 1" in refused.lines[-1]
     assert [] == load.refused
     assert [] == load.failed
     assert (True, 300) == (long.whole, long.tokens)
