@@ -181,7 +181,8 @@ class _Course:
     def begin_vllm(self, engines: ExitStack) -> None:
         """Loads, compiles where it does, and warms up."""
         plan = self._plan
-        engine = self._load("vllm", engines, plan.vllm_options)
+        room = max(map(len, self._prompts)) + plan.output_tokens
+        engine = self._load("vllm", engines, {"max_model_len": room, **plan.vllm_options})
         dtypes = {name: loaded["dtype"] for name, loaded in self._loaded.items()}
         if len(set(dtypes.values())) > 1:
             raise EngineError(f"expected one dtype for both engines, found {dtypes}: set --dtype")

@@ -23,8 +23,6 @@ from loadtest.offline.engine_process import EngineError, EngineName, EngineProce
 from loadtest.offline.output import offline_json, print_offline
 
 _KV_CACHE_GIB = "1"
-_PROMPT_ROOM = 320
-"""Tokens that the longest prompt has at most, with a chat template around it."""
 _DROPPED = ("VLLM_PORT", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")
 """Variables of other programs (Kubernetes, torchrun) that vLLM would take for its own."""
 
@@ -111,7 +109,7 @@ def make_plan(options: argparse.Namespace, model: str, *, gpu: bool) -> OfflineP
         repeats=options.repeats,
         seed=options.seed,
         together=not gpu,
-        vllm_options={"max_model_len": _PROMPT_ROOM + sizes["output_tokens"], "enforce_eager": not compiled},
+        vllm_options={"enforce_eager": not compiled},
         **sizes,
     )
 

@@ -12,7 +12,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadtest.http_client import Client, TransportFailure, build_request
@@ -156,47 +156,41 @@ class _Probe:
 
 def _scale(probe: _Probe, family: Family, room: int | None) -> TokenScale:
     single = probe.tokenized("yes")
-    if single is not None:
-        words, rate = _single_token_words(probe.tokenized, single - 1)
-        plain, source = single - 1, "tokenize"
-        count: Count = probe.tokenized
-    else:
-
-        def count(prompt: Any) -> int | None:
-            return probe.used(prompt, family)
-
-        source = "usage"
-        few: Any = "yes" if family == "embeddings" else [user("yes")]
-        short = count(few)
-        words = WORDS if room is None else WORDS[: max(1, room // 2)]
-        text = " ".join(words)
-        long = count(text if family == "embeddings" else [user(text)])
-        if short is None or long is None or len(words) < 2 or long <= short:
-            return TokenScale()
-        rate = (long - short) / (len(words) - 1)
-        plain = max(0, short - 1) if family == "embeddings" else 0
-    shape = _shape(count) if family == "chat" else (0, 0, 0)
-    if shape is None:
-        return TokenScale(words=words, tokens_per_word=rate, plain_tokens=plain)
-    return TokenScale(
-        words=words,
-        tokens_per_word=rate,
-        chat_tokens=shape[0],
-        system_tokens=shape[1],
-        turn_tokens=shape[2],
-        plain_tokens=plain,
-        source="tokenize" if source == "tokenize" else "usage",
-    )
+    if single is None:
+        return _by_usage(probe, family, room)
+    words, rate = _single_token_words(probe.tokenized, single - 1)
+    scale = TokenScale(words=words, tokens_per_word=rate, plain_tokens=single - 1, source="tokenize")
+    return _with_template(scale, probe.tokenized, family)
 
 
-def _shape(count: Count) -> tuple[int, int, int] | None:
+def _by_usage(probe: _Probe, family: Family, room: int | None) -> TokenScale:
+    """A mean over all words, or half of the model's context where that is less."""
+
+    def count(prompt: Any) -> int | None:
+        return probe.used(prompt, family)
+
+    def asked(text: str) -> str | Messages:
+        return text if family == "embeddings" else [user(text)]
+
+    words = WORDS if room is None else WORDS[: max(2, room // 2)]
+    short, long = count(asked("yes")), count(asked(" ".join(words)))
+    if short is None or long is None or long <= short:
+        return TokenScale()
+    rate = (long - short) / (len(words) - 1)
+    plain = max(0, short - 1) if family == "embeddings" else 0
+    return _with_template(TokenScale(words, rate, plain_tokens=plain, source="usage"), count, family)
+
+
+def _with_template(scale: TokenScale, count: Count, family: Family) -> TokenScale:
     """What the chat template adds to a user message, for a system message, and for one more turn."""
+    if family != "chat":
+        return scale
     one = count([user("yes")])
     with_system = count([system("yes"), user("yes")])
     two = count([user("yes"), assistant("yes"), user("yes")])
     if one is None or with_system is None or two is None:
-        return None
-    return one - 1, with_system - 1 - one, two - 2 - one
+        return replace(scale, source="assumed")
+    return replace(scale, chat_tokens=one - 1, system_tokens=with_system - 1 - one, turn_tokens=two - 2 - one)
 
 
 def _single_token_words(count: Count, special: int) -> tuple[tuple[str, ...], float]:

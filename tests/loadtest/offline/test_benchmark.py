@@ -35,7 +35,7 @@ class Pretended:
         self.calls.append((self.name, "left"))
 
     def load(self, model: str, dtype: str, device: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
-        self.calls.append((self.name, "load"))
+        self.calls.append((self.name, "load", options.get("max_model_len")))
         loaded = {"version": "1", "torch": "2", "device": device, "dtype": self.dtype, "attention": "a", "threads": 2}
         return loaded, 9.0
 
@@ -66,7 +66,7 @@ def test_rounds_alternate() -> None:
     """Each mode comes first once, so that none always has the warmest machine; trials are not among them."""
     calls: list[tuple[Any, ...]] = []
     result = run_offline(PLAN, pretended(calls), lambda text: None)
-    timed = calls[calls.index(("vllm", "load")) + 2 :]
+    timed = calls[calls.index(("vllm", "load", 7 + PLAN.output_tokens)) + 2 :]
     passes = [c for c in timed if len(c) == 4]
 
     assert [("transformers", 2, 4, 1), ("transformers", 6, 4, 6), ("vllm", 6, 4, 0)] == passes[:3]
@@ -82,7 +82,7 @@ def test_without_room_for_both_the_first_is_gone_before_the_second_is_loaded() -
     plan = OfflinePlan("model", prompts=6, output_tokens=4, one_by_one=2, batches=(2,), repeats=2, together=False)
     result = run_offline(plan, pretended(calls), lambda text: None)
 
-    assert calls.index(("transformers", "left")) < calls.index(("vllm", "load"))
+    assert calls.index(("transformers", "left")) < calls.index(("vllm", "load", 11))
     assert [2, 2, 2] == [len(mode.rounds) for mode in result.modes.values()]
 
 
