@@ -42,7 +42,7 @@ async def owned(
 ) -> AsyncIterator[tuple[WorkerActor, ...]]:
     """Actors whose tasks run; whatever the test did, nothing may be held afterwards."""
     actors = tuple(WorkerActor(spec, stage.services, stage.told.append, adopted) for spec in specs or (stage.spec(),))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for actor in actors:
                 group.start_soon(actor.run)
@@ -143,7 +143,7 @@ async def test_a_worker_without_a_gpu_waits_and_says_for_whom(stage: Stage) -> N
         assert (READY, STARTING) == (first.status.state, second.status.state)
         assert f"Waits for 1 GPU: GPU 0 is held by {MODEL}-0 (92%)." == second.status.phase
         assert 1 == len(stage.launcher.processes)
-        await stage.time.pass_(7200)
+        await stage.time.pass_(1800)
         assert STARTING is second.status.state
         first.command(WorkerCommand.STOP, drain_s=0)
         await stage.time.pass_(3)
