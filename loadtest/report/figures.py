@@ -170,11 +170,11 @@ def _rows(ledger: Ledger) -> tuple[DurationRow, ...]:
             durations.ttft_from_schedule,
             lost,
         ),
-        DurationRow("ttfvt", "… to first visible token", "sent → first event with visible text", durations.ttfvt, lost),
-        DurationRow("gaps", "Gap between token events", "between two token-bearing events", durations.gaps),
+        DurationRow("ttfvt", "… to visible token", "sent → first event with visible text", durations.ttfvt, lost),
+        DurationRow("gaps", "Gap between tokens", "between two token-bearing events", durations.gaps),
         DurationRow("itl", "Latency per token", "gap / tokens that ended it, per token", durations.itl),
         DurationRow("tpot", "Time per output token", "(last − first event) / later tokens", durations.tpot, lost),
-        DurationRow("e2e", "End to end, from schedule", "scheduled moment → last token or byte", durations.e2e, lost),
+        DurationRow("e2e", "End to end", "scheduled moment → last token or byte", durations.e2e, lost),
         DurationRow("service", "Service time", "sent → last token or byte", durations.service, lost),
     )
 

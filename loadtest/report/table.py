@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -10,13 +11,21 @@ from loadtest.report import words
 from loadtest.report.figures import PERCENTILES, DurationRow, Figures, figures
 from loadtest.result import RunResult
 
+WIDE = 96
+"""Columns of a terminal that has room for every percentile."""
+NARROW_PERCENTILES = (0.5, 0.95, 0.99)
+
 
 def print_summary(console: Console, result: RunResult) -> None:
     """One table of durations in the steady window, and a line for everything else that a reader must see."""
     found = figures(result)
-    console.print(_durations(found))
+    console.print(_durations(found, console.width))
     if any(words.mark(row.histogram, p) for row in shown_rows(found) for p in PERCENTILES):
         console.print(words.THIN, style="dim", highlight=False)
+    if any(row.twice for row in found.rows):
+        console.print(
+            f"lost: failed or unsent, counted as infinitely slow ({words.INFINITE})", style="dim", highlight=False
+        )
     rates = found.rates
     console.print(
         f"{words.digits(rates.requests)} requests/s, {words.digits(rates.output_tokens)} output tokens/s, "
@@ -48,18 +57,20 @@ def shown_rows(found: Figures) -> list[DurationRow]:
     return [row for row in rows if row.name not in hidden] or [found.row("e2e")]
 
 
-def _durations(found: Figures) -> Table:
-    table = Table()
-    table.add_column("milliseconds")
-    for heading in ("mean", *map(words.percent_name, PERCENTILES), "max", "samples"):
-        table.add_column(heading, justify="right")
+def _durations(found: Figures, width: int) -> Table:
+    """Fits 80 columns; where there is room it has more percentiles."""
+    percentiles = PERCENTILES if width >= WIDE else NARROW_PERCENTILES
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("milliseconds", no_wrap=True)
+    for heading in ("mean", *map(words.percent_name, percentiles), "max", "samples"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in shown_rows(found):
         histogram = row.histogram
-        cells = [words.mark(histogram, p) + words.milliseconds(row.percentile(p)) for p in PERCENTILES]
+        cells = [words.mark(histogram, p) + words.milliseconds(row.percentile(p)) for p in percentiles]
         largest = words.milliseconds(histogram.max if histogram.count else None)
         table.add_row(row.label, words.milliseconds(histogram.mean), *cells, largest, str(histogram.count))
         if row.twice:
-            infinite = [words.milliseconds(row.percentile_with_lost(p)) for p in PERCENTILES]
-            label = f"  … {row.lost} failed or unsent as {words.INFINITE}"
+            infinite = [words.milliseconds(row.percentile_with_lost(p)) for p in percentiles]
+            label = f"… {row.lost} lost as {words.INFINITE}"
             table.add_row(label, "", *infinite, words.INFINITE, str(histogram.count + row.lost), style="dim")
     return table

@@ -30,7 +30,9 @@ def milliseconds(seconds: float | None) -> str:
     """For columns headed "milliseconds"."""
     if seconds is None or math.isnan(seconds):
         return NOTHING
-    return INFINITE if math.isinf(seconds) else f"{seconds * 1000:,.1f}"
+    if math.isinf(seconds):
+        return INFINITE
+    return f"{seconds * 1000:,.1f}" if seconds < 0.99995 else f"{seconds * 1000:,.0f}"
 
 
 def duration(seconds: float | None) -> str:
