@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from gateway.proxy.policy import ModelPolicy, TimeLimits
-from gateway.types import Outcome
+from gateway.types import Outcome, Phase, Stage
 from loadtest.servers.fault_server import FaultServer
 from tests.chaos.clients import ChaoticClient, body_of
 from tests.chaos.ledger import GARBAGE, Asked, verdicts
@@ -29,7 +29,10 @@ CLOSED_WITHIN_S = 1.0
 """The promise: so long after a client has left, its worker's socket is closed."""
 BUSY_MACHINE = 5
 """How much slower than promised a test may be on a machine that does other things."""
-LIVING = ("Exchange", "Attempt", "Answer", "ClientSide", "Watch", "WorkerLease", "LimitTimer", "UpstreamConnection")
+LIVING = (
+    *("Exchange", "Attempt", "Answer", "ClientSide", "Watch", "WorkerLease", "LimitTimer", "UpstreamConnection"),
+    *("Turn", "Place"),
+)
 """Types of the gateway of which no instance may be alive at idle."""
 
 
@@ -44,6 +47,8 @@ class Storm:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     slowest_close_s: float = 0.0
     rounds: int = 0
+    waits: Counter[str] = field(default_factory=Counter)
+    """Of those that waited for a permit, in rounds that were forgotten: all, who left in line, who was tried again."""
     unseen: list[str] = field(default_factory=list)
     """Exceptions that nobody caught: the event loop's own, from callbacks and from tasks."""
 
@@ -113,6 +118,10 @@ class Storm:
 
     def forget(self) -> None:
         """Drop the books, so that what is left in memory is the gateway's."""
+        waited = [one for one in self.running.records.finished_records if Stage.ADMISSION in one.stages]
+        self.waits["all"] += len(waited)
+        self.waits["left"] += sum(one.disconnect is Phase.QUEUED for one in waited)
+        self.waits["again"] += sum(bool(one.retries) for one in waited)
         self.asked.clear()
         self.running.records.finished_records.clear()
         self.running.records.gaps.clear()
@@ -129,7 +138,8 @@ def survivors() -> Counter[str]:
     return Counter(
         type(one).__name__
         for one in gc.get_objects()
-        if type(one).__name__ in LIVING and str(type(one).__module__).startswith(("gateway.proxy.", "gateway.fleet."))
+        if type(one).__name__ in LIVING
+        and str(type(one).__module__).startswith(("gateway.proxy.", "gateway.fleet.", "gateway.admission."))
     )
 
 
@@ -147,8 +157,13 @@ def tasks(known: Iterable[asyncio.Task[object]] = ()) -> set[asyncio.Task[object
 
 
 @asynccontextmanager
-async def storm(seed: int, *, direct: bool) -> AsyncIterator[Storm]:
-    """A gateway over chaotic workers; limits are short, so that stalled workers do not hold the storm up."""
+async def storm(seed: int, *, direct: bool, permits: int = 0) -> AsyncIterator[Storm]:
+    """
+    A gateway over chaotic workers; limits are short, so that stalled workers do not hold the storm up.
+
+    Args:
+        permits: Requests a worker may have at a time, so that others wait; 0 for no limit.
+    """
     dice = Random(f"{seed} gateway")
     workers = ChaoticWorkers(seed)
     policy = ModelPolicy(
@@ -158,7 +173,13 @@ async def storm(seed: int, *, direct: bool) -> AsyncIterator[Storm]:
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(FaultServer(workers.script)) for _ in range(WORKERS)]
         running = await stack.enter_async_context(
-            served.gateway(*servers, direct=direct, policy=policy, idle_expiry_s=IDLE_EXPIRY_S)
+            served.gateway(
+                *servers,
+                direct=direct,
+                policy=policy,
+                idle_expiry_s=IDLE_EXPIRY_S,
+                permits={"sim": permits} if permits else None,
+            )
         )
         weather = Storm(seed, running, servers)
 

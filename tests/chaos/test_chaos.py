@@ -67,6 +67,19 @@ async def test_a_storm_passes_without_a_trace(seed: int, direct: bool) -> None:
 
 @pytest.mark.integration
 @pytest.mark.timeout(120)
+async def test_a_storm_in_which_all_wait_passes_without_a_trace(seed: int, direct: bool) -> None:
+    """The same for 160 requests at twelve permits: most wait for one, and some of them leave in line or are retries."""
+    with reproducible(seed, path_name(direct), "all_wait"):
+        async with storm(seed, direct=direct, permits=3) as weather:
+            await rage_and_leave_nothing(weather, 160, rounds=2)
+
+            assert weather.waits["all"] > 30
+            assert weather.waits["left"]
+            assert weather.waits["again"]
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(120)
 async def test_memory_comes_back(seed: int, direct: bool) -> None:
     """What the gateway allocated in a storm it has given back at idle, to within a few buffers."""
     with reproducible(seed, path_name(direct), "memory"):
