@@ -106,11 +106,9 @@ def lines(
     stacked: bool = False,
     judged: Judged | None = None,
     at_most: float | None = None,
-    logarithmic: bool = False,
     no_value: str = NO_TRAFFIC,
     width: int = 8,
     height: int = 8,
-    points: bool = False,
 ) -> PanelBuilder:
     """
     Values over time.
@@ -119,7 +117,6 @@ def lines(
         stacked: Parts of a whole.
         judged: Thresholds, drawn as dashed lines.
         at_most: Fixed top of the axis; 1 for shares.
-        points: Draw dots instead of a line: for values that exist only now and then.
     """
     panel = (
         timeseries.Panel()
@@ -133,7 +130,7 @@ def lines(
         .height(height)
         .line_width(1)
         .fill_opacity(30 if stacked else 5)
-        .draw_style(common.GraphDrawStyle.POINTS if points else common.GraphDrawStyle.LINE)
+        .draw_style(common.GraphDrawStyle.LINE)
         .show_points(common.VisibilityMode.AUTO)
         .legend(
             common_builders.VizLegendOptions()
@@ -156,8 +153,6 @@ def lines(
         )
     if at_most is not None:
         panel.max(at_most)
-    if logarithmic:
-        panel.scale_distribution(common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10))
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index))
     return panel
