@@ -164,17 +164,17 @@ class _Course:
         self._modes[ONE_BY_ONE] = Mode(ONE_BY_ONE, 1, few)
         engine.generate(few[:1], WARM_UP_TOKENS, 1)
         for batch in sorted({min(b, plan.prompts) for b in plan.batches}):
-            self._progress(f"transformers: trial of batches of {batch}")
+            self._progress(f"transformers: trial of a batch of {batch}")
             try:
                 engine.generate(self._prompts[:batch], WARM_UP_TOKENS, batch)
-                seconds, _ = engine.generate(self._prompts, plan.output_tokens, batch)
+                seconds, _ = engine.generate(self._prompts[:batch], plan.output_tokens, batch)
             except EngineError as error:
                 if not any(rate for rate in self._trials.values()):
                     raise
                 self._progress(f"transformers: batches of {batch} failed: {str(error).splitlines()[0]}")
                 self._trials[batch] = None
                 break
-            self._trials[batch] = plan.prompts * plan.output_tokens / seconds
+            self._trials[batch] = batch * plan.output_tokens / seconds
         best = max(self._trials, key=lambda batch: self._trials[batch] or 0.0)
         self._modes[BEST_BATCH] = Mode(BEST_BATCH, best, self._prompts)
 

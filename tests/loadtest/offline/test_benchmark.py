@@ -72,7 +72,7 @@ def test_rounds_alternate() -> None:
     assert [("transformers", 2, 4, 1), ("transformers", 6, 4, 6), ("vllm", 6, 4, 0)] == passes[:3]
     assert passes[3:6] == passes[1:3] + passes[:1]
     assert passes[6:9] == passes[2:3] + passes[:2]
-    assert {2: 8.0, 4: 12.0, 6: 24.0} == result.trials
+    assert {2: 8.0, 4: 16.0, 6: 24.0} == result.trials
     assert [3, 3, 3] == [len(mode.rounds) for mode in result.modes.values()]
 
 
