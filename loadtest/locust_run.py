@@ -22,7 +22,9 @@ from typing import Any, NoReturn
 import gevent
 import msgspec
 from gevent.event import Event
+from gevent.pool import Group
 from locust.env import Environment
+from locust.runners import Runner
 
 from loadtest.generator import Generator
 from loadtest.locust_users import teller, user_class
@@ -81,11 +83,7 @@ def _run_here(plan: RunPlan, run: MergedRun, on_sample: OnSample, interrupted: E
 
             _until_end(plan, generator.started, interrupted, tick)
             generator.end()
-            stopping = gevent.spawn(runner.stop)  # returns when every user has left, or `stop_timeout` has passed
-            while not stopping.ready():
-                stopping.join(SAMPLE_PERIOD_S)
-                tick()
-            stopping.get()
+            finish(runner, plan.drain_s, tick)
             total = environment.stats.total
             run.take(
                 generator.report(final=True, locust_requests=total.num_requests, locust_failures=total.num_failures)
@@ -140,6 +138,22 @@ def _until_end(plan: RunPlan, started: float, interrupted: Event, tick: Callable
         due = max(due + SAMPLE_PERIOD_S, now)
         interrupted.wait(max(0.0, min(due, end) - now))
         tick()
+
+
+def finish(runner: Runner, drain_s: float, tick: Callable[[], None]) -> None:
+    """
+    Waits until every user has left, at most `drain_s`, and then stops Locust, which kills those who are left.
+
+    Locust is not asked to wait itself: its stop blocks for twenty milliseconds, which streams in flight would show.
+    """
+    users: Group = runner.user_greenlets
+    give_up = time.perf_counter() + drain_s
+    while users and (left := give_up - time.perf_counter()) > 0:
+        users.join(timeout=min(SAMPLE_PERIOD_S, left))
+        tick()
+    runner.environment.stop_timeout = 0
+    runner.stop()
+    tick()
 
 
 @contextmanager

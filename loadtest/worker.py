@@ -25,7 +25,7 @@ from locust.env import Environment  # noqa: E402
 from locust.runners import WorkerRunner  # noqa: E402
 
 from loadtest.generator import Generator  # noqa: E402
-from loadtest.locust_run import SAMPLE_PERIOD_S, resting_collector  # noqa: E402
+from loadtest.locust_run import SAMPLE_PERIOD_S, finish, resting_collector  # noqa: E402
 from loadtest.locust_users import teller, user_class  # noqa: E402
 from loadtest.plan import RunPlan  # noqa: E402
 from loadtest.process_report import ProcessReport  # noqa: E402
@@ -46,11 +46,11 @@ def main(argv: Sequence[str]) -> int:
         environment.user_classes = [user_class(plan, generator)]
         with resting_collector():
             runner = environment.create_worker_runner("127.0.0.1", port)
-            _work(environment, runner, generator)
+            _work(environment, runner, generator, plan.drain_s)
     return 0
 
 
-def _work(environment: Environment, runner: WorkerRunner, generator: Generator) -> None:
+def _work(environment: Environment, runner: WorkerRunner, generator: Generator, drain_s: float) -> None:
     begun, ended = Event(), Event()
 
     def on_begin(environment: Environment, msg: Any, **_: Any) -> None:
@@ -64,19 +64,18 @@ def _work(environment: Environment, runner: WorkerRunner, generator: Generator) 
     def send(report: ProcessReport) -> None:
         runner.send_message(REPORT, {"report": report.to_bytes()})
 
+    def tick() -> None:
+        if generator.broken is not None:
+            raise generator.broken
+        send(generator.report())
+
     runner.register_message(BEGIN, on_begin)
     runner.register_message(END, on_end)
     begun.wait()
     loop_watch = gevent.spawn(generator.watch_loop)
     while not ended.wait(SAMPLE_PERIOD_S):
-        _raise_broken(generator)
-        send(generator.report())
-    stopping = gevent.spawn(runner.stop)  # returns when every user has left, or the time to finish is over
-    while not stopping.ready():
-        stopping.join(SAMPLE_PERIOD_S)
-        send(generator.report())
-    stopping.get()
-    _raise_broken(generator)
+        tick()
+    finish(runner, drain_s, tick)
     loop_watch.kill()
     # Locust's own report comes every three seconds: its totals would lack the end of the run.
     stats: dict[str, Any] = {}
@@ -87,11 +86,6 @@ def _work(environment: Environment, runner: WorkerRunner, generator: Generator) 
     runner.send_message("stats", stats)
     send(generator.report(final=True, locust_requests=requests, locust_failures=failures))
     runner.greenlet.join()  # until the master's "quit"
-
-
-def _raise_broken(generator: Generator) -> None:
-    if generator.broken is not None:
-        raise generator.broken
 
 
 def _end_with(stdin: Any) -> None:
