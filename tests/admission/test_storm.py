@@ -158,3 +158,45 @@ async def test_a_keys_limit_holds_over_all_processes(tmp_path: Path) -> None:
         assert 8 <= most <= 8 + PROCESSES - 1
         assert {200, 429} == set(storm.statuses)
         assert storm.statuses[429] == gateway.total("gateway_rejections_total", "tenant_limit")
+
+
+SOAK_S = 180
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_limits_hold_through_minutes_of_crashes_and_replacements(tmp_path: Path) -> None:
+    """
+    Every few seconds a process is killed or all are replaced: the worker never has more than the processes alive can
+    grant too many, the permits are used all the time, and in the end nothing is in flight.
+    """
+    dice = random.Random(6)
+    async with (
+        MeteredWorker(lambda: dice.uniform(0.02, 0.2)) as worker,
+        fleet(tmp_path, configured(PROCESSES, model={"max_in_flight": LIMIT}), servers=[worker]) as gateway,
+    ):
+        storm = Storm(gateway)
+        running = asyncio.create_task(storm.run(CLIENTS))
+        await until(lambda: worker.served > CLIENTS)
+        worker.forget()
+        end_s = asyncio.get_running_loop().time() + SOAK_S
+        kills = replacements = 0
+        while asyncio.get_running_loop().time() < end_s:
+            if dice.random() < 0.6:
+                os.kill(dice.choice(gateway.pids), signal.SIGKILL)
+                kills += 1
+            else:
+                await gateway.replaced()
+                replacements += 1
+            await gateway.all_serve(PROCESSES)
+            await asyncio.sleep(dice.uniform(0, 3))
+        mean, most = worker.mean, worker.most
+        storm.over = True
+        await running
+        await until(lambda: gateway.total("gateway_requests_in_flight") == 0)
+
+        print(f"{kills} kills, {replacements} replacements, at the worker: mean {mean:.1f}, most {most}")
+        assert LIMIT <= most <= LIMIT + 2 * PROCESSES - 1
+        assert mean > 0.75 * LIMIT
+        assert {200} == set(storm.statuses)
+        assert 0 == gateway.supervisor.report().in_flight
