@@ -35,7 +35,7 @@ class LiveProgress:
         # Frames are drawn by `update` alone; cursor and screen are rich's to restore, whatever happens.
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._before = TimelineSample(0.0, 0, 0, 0, 0, 0, 0, 0, 0, None, 0.0)
-        self._read = 0
+        self._read = self._tokens = self._events = 0
         self._recent: deque[tuple[float, float]] = deque()
         self._next_line_s = 0.0
 
@@ -69,14 +69,17 @@ class LiveProgress:
         for record in ledger.records[self._read :]:
             if record.first_token_s is not None and record.ttft_s is not None:
                 self._recent.append((record.ended_s, record.ttft_s))
+            if record.output_tokens and record.token_events:
+                self._tokens += record.output_tokens
+                self._events += record.token_events
         self._read = len(ledger.records)
         while self._recent and self._recent[0][0] < sample.at_s - RECENT_S:
             self._recent.popleft()
         ttfts = sorted(ttft for _, ttft in self._recent)
         p50 = quantile(ttfts, 0.5) if ttfts else sample.ttft_p50_s
-        # Events arrive all the time, tokens are known at the end of an answer: scaled, the rate is smooth and right.
-        per_event = sample.output_tokens / sample.token_events if sample.output_tokens and sample.ok else 1.0
-        tokens = (sample.token_events - before.token_events) / seconds * max(1.0, per_event)
+        # Events arrive all the time, tokens are told at the end of an answer: events times the tokens of one so far.
+        per_event = self._tokens / self._events if self._events else 1.0
+        tokens = (sample.token_events - before.token_events) / seconds * per_event
         state = [
             ("sent", f"{words.digits((sample.sent - before.sent) / seconds)}/s"),
             ("in flight", f"{sample.in_flight:,}"),

@@ -81,6 +81,20 @@ def test_ttft_is_that_of_the_last_seconds() -> None:
     assert "TTFT p50 100 ms" in lines[1]
 
 
+def test_tokens_per_second_are_tokens_also_when_an_event_carries_several() -> None:
+    """Events as they come, times the tokens per event of the answers so far."""
+    out = io.StringIO()
+    times = {"sent_s": 0.0, "first_token_s": 0.1, "last_token_s": 0.5, "ended_s": 0.5}
+    answer = RequestRecord("id", 0.0, Outcome.OK, **times, token_events=10, output_tokens=40)  # type: ignore[arg-type]
+    with LiveProgress(Console(file=out, width=80), "chat", 60.0) as live:
+        live.update(sample(1.0, token_events=50), Ledger())
+        live.update(sample(6.0, token_events=550), Ledger.of([answer]))
+    lines = out.getvalue().splitlines()
+
+    assert "tokens/s 50.0" in lines[0]
+    assert "tokens/s 400" in lines[1]
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_an_exception_leaves_the_terminal_usable(terminal: bool) -> None:
     """Ctrl-C in the middle of a run."""
