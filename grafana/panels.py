@@ -22,6 +22,9 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEdito
 NO_TRAFFIC = "no traffic"
 DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
+HEADINGS = {"alertname": "Alert", "gpu": "GPU", "slo": "Objective", "num_gpu_blocks": "Blocks", "instance": "Gateway"}
+"""Headings of columns whose label is not a word."""
+
 PanelBuilder = Builder[dashboard.Panel]
 
 
@@ -263,7 +266,7 @@ def grid(
         links: By label: the uid of the page that a click on its cell opens, with that label's variable set to the cell.
     """
     hidden: dict[str, object] = {"Time": True}
-    names: dict[str, object] = {label: label.replace("_", " ").capitalize() for label in rows}
+    names: dict[str, object] = {label: HEADINGS.get(label, label.replace("_", " ").capitalize()) for label in rows}
     order: dict[str, object] = {label: index for index, label in enumerate(rows)}
     for index, column in enumerate(columns):
         # With one query Grafana calls the value column "Value", with several "Value #A" and so on.
