@@ -59,11 +59,9 @@ class DurationRow:
 class Rates:
     """Per second of the window; requests are successes."""
 
-    seconds: float
     requests: float
     output_tokens: float
     prompt_tokens: float
-    token_events: float
     mean_in_flight: float
 
 
@@ -75,8 +73,6 @@ class Attainment:
     good: int
     due: int
     good_per_s: float
-    missed: Mapping[str, int]
-    """Successes that missed a bound, by bound; one request may miss several."""
 
     @property
     def share(self) -> float | None:
@@ -139,18 +135,13 @@ def attainment(result: RunResult, records: Iterable[RequestRecord]) -> Attainmen
     if not limits:
         return None
     good = due = 0
-    missed = dict.fromkeys(limits, 0)
     for record in records:
         if record.outcome is Outcome.CANCELLED:
             continue
         due += 1
-        if record.outcome is Outcome.OK:
-            late = [name for name, limit in limits.items() if _value(record, name) > limit]
-            for name in late:
-                missed[name] += 1
-            good += not late
+        good += record.outcome is Outcome.OK and all(_value(record, name) <= limit for name, limit in limits.items())
     seconds = max(result.window[1] - result.window[0], 1e-9)
-    return Attainment(limits, good, due, good / seconds, missed)
+    return Attainment(limits, good, due, good / seconds)
 
 
 def _value(record: RequestRecord, metric: str) -> float:
@@ -181,7 +172,7 @@ def _rows(ledger: Ledger) -> tuple[DurationRow, ...]:
 
 def _rates(records: Iterable[RequestRecord], start: float, end: float) -> Rates:
     seconds = max(end - start, 1e-9)
-    ended = prompt = events = 0
+    ended = prompt = 0
     tokens = busy = 0.0
     for record in records:
         if record.sent_s is not None:
@@ -192,8 +183,7 @@ def _rates(records: Iterable[RequestRecord], start: float, end: float) -> Rates:
         for at, count in arrivals(record):
             if start <= at < end:
                 tokens += count
-                events += 1
-    return Rates(seconds, ended / seconds, tokens / seconds, prompt / seconds, events / seconds, busy / seconds)
+    return Rates(ended / seconds, tokens / seconds, prompt / seconds, busy / seconds)
 
 
 def arrivals(record: RequestRecord) -> Iterable[tuple[float, float]]:
@@ -205,11 +195,4 @@ def arrivals(record: RequestRecord) -> Iterable[tuple[float, float]]:
 
 def _whole_rates(ledger: Ledger) -> Rates:
     wall = ledger.wall_s
-    return Rates(
-        wall,
-        ledger.ok / wall,
-        ledger.output_tokens / wall,
-        ledger.prompt_tokens / wall,
-        ledger.token_events / wall,
-        math.nan,
-    )
+    return Rates(ledger.ok / wall, ledger.output_tokens / wall, ledger.prompt_tokens / wall, math.nan)

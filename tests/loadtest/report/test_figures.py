@@ -84,7 +84,6 @@ def test_attainment_counts_every_request_that_was_due() -> None:
 
     assert found is not None
     assert (1, 4, 0.25) == (found.good, found.due, found.share)
-    assert {"ttft": 1} == found.missed
 
 
 def test_without_the_raw_log_the_figures_are_the_whole_runs_and_say_so() -> None:
