@@ -33,7 +33,7 @@ from loadtest.plan import RunPlan
 from loadtest.process_report import ProcessReport
 from loadtest.result import TimelineSample
 from loadtest.stalls import StallGuard
-from loadtest.worker_messages import BEGIN, END, REPORT
+from loadtest.worker_messages import BEGIN, END, LISTENING, REPORT
 
 SAMPLE_PERIOD_S = 1.0
 _LEAD_S = 0.3
@@ -101,10 +101,16 @@ def _run_workers(plan: RunPlan, run: MergedRun, on_sample: OnSample, interrupted
     def on_report(environment: Environment, msg: Any, **_: Any) -> None:
         run.take(ProcessReport.from_bytes(msg.data["report"]))
 
+    listening: list[str] = []
+
+    def on_listening(environment: Environment, msg: Any, **_: Any) -> None:
+        listening.append(msg.node_id)
+
     runner.register_message(REPORT, on_report)
+    runner.register_message(LISTENING, on_listening)
     try:
         with _worker_processes(plan, runner.server.port) as workers:
-            _await(lambda: len(runner.clients.ready) == plan.processes, workers, _WORKER_START_S, "connect")
+            _await(lambda: len(listening) == plan.processes, workers, _WORKER_START_S, "connect")
             started = time.perf_counter() + _LEAD_S
             runner.send_message(BEGIN, {"started": started})
             gevent.spawn(runner.start, plan.locust_users(), plan.locust_users())

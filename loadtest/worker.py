@@ -30,7 +30,7 @@ from loadtest.locust_users import teller, user_class  # noqa: E402
 from loadtest.plan import RunPlan  # noqa: E402
 from loadtest.process_report import ProcessReport  # noqa: E402
 from loadtest.stalls import StallGuard  # noqa: E402
-from loadtest.worker_messages import BEGIN, END, REPORT  # noqa: E402
+from loadtest.worker_messages import BEGIN, END, LISTENING, REPORT  # noqa: E402
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,6 +71,7 @@ def _work(environment: Environment, runner: WorkerRunner, generator: Generator, 
 
     runner.register_message(BEGIN, on_begin)
     runner.register_message(END, on_end)
+    runner.send_message(LISTENING, {})
     begun.wait()
     loop_watch = gevent.spawn(generator.watch_loop)
     while not ended.wait(SAMPLE_PERIOD_S):

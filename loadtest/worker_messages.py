@@ -1,5 +1,7 @@
 """The types of the messages between the master of a run and its load processes, on Locust's own channel."""
 
+LISTENING = "loadtest_listening"
+"""Process to master: BEGIN can come. Locust counts a process as ready before it listens to messages of our own."""
 BEGIN = "loadtest_begin"
 """Master to process: the perf_counter time at which the schedule starts (the clock is the machine's)."""
 END = "loadtest_end"
