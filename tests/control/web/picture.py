@@ -16,7 +16,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.control.web.browser import chromium, page_of
+from tests.browser import chromium, page_of
 from tests.e2e.served import Served
 
 DEMO = Path(__file__).parents[3] / "deploy/examples/demo.yaml"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.control.web.browser import chromium, overflow, page_of, unreadable
+from tests.browser import chromium, overflow, page_of, unreadable
 from tests.e2e.served import Served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

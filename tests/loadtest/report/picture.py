@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 from PIL import Image
 
-from tests.control.web.browser import chromium, page_of
+from tests.browser import chromium, page_of
 from tests.e2e.served import free_port, wait_until
 
 WIDTH, HEIGHT = 1180, 2530

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 from loadtest.ledger import Ledger
 from loadtest.report.html import report_html
 from loadtest.result import RunResult
-from tests.control.web.browser import chromium, overflow, page_of, unreadable
+from tests.browser import chromium, overflow, page_of, unreadable
 from tests.loadtest.report.invented import INVALID, invented_run
 
 pytestmark = pytest.mark.integration
