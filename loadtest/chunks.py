@@ -1,5 +1,5 @@
 """
-The parts of stream events and JSON answers that measuring needs, as types: decoding them costs a quarter of `json`.
+The parts of stream events and JSON answers that measuring needs, as types: decoding them costs a tenth of `json`.
 
 Fields whose mere presence counts are `Any`, so that an unusual value is not an error. Everything else of an event is
 skipped without being built.

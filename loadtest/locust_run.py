@@ -108,8 +108,8 @@ def _run_workers(plan: RunPlan, run: MergedRun, on_sample: OnSample, interrupted
 
     runner.register_message(REPORT, on_report)
     runner.register_message(LISTENING, on_listening)
-    try:
-        with _worker_processes(plan, runner.server.port) as workers:
+    with _worker_processes(plan, runner.server.port) as workers:
+        try:
             _await(lambda: len(listening) == plan.processes, workers, _WORKER_START_S, "connect")
             started = time.perf_counter() + _LEAD_S
             runner.send_message(BEGIN, {"started": started})
@@ -133,8 +133,8 @@ def _run_workers(plan: RunPlan, run: MergedRun, on_sample: OnSample, interrupted
             _await(lambda: total.num_requests >= run.locust_requests, workers, _LAST_REPORT_S, "report to Locust")
             run.locust_requests, run.locust_failures = total.num_requests, total.num_failures
             return started
-    finally:
-        runner.quit()
+        finally:
+            runner.quit()
 
 
 def _until_end(plan: RunPlan, started: float, interrupted: Event, tick: Callable[[], None]) -> None:
