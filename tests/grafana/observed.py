@@ -6,15 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tests.e2e.served import Served, free_port, wait_until
-from tests.grafana.live import LivePrometheus
-from tests.grafana.reading import ROOT, Target
+from tests.grafana.live import LivePrometheus, Series
+from tests.grafana.reading import ROOT, Target, every_target
 from tests.grafana.traffic import Traffic, write_fleet
 
 QUICKER = (
@@ -33,10 +33,14 @@ sum by (worker) (gateway_worker_restarts_total) or gateway_worker_progress_age_s
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A Prometheus after the requests, and the gateway it watches; a load test goes on."""
+    """
+    A Prometheus after the requests, and the gateway it watches; a load test goes on. `idle`: what tiles and tables got
+    before the first request.
+    """
 
     prometheus: LivePrometheus
     served: Served
+    idle: Mapping[str, list[Series]]
 
 
 @contextmanager
@@ -55,6 +59,13 @@ def observed(folder: Path) -> Iterator[Observed]:
         ) as prometheus,
     ):
         served.wait_ready(within_s=60)
+        wait_until(
+            lambda: (prometheus.value('min(count_over_time(up{job!="loadtest"}[10s]))') or 0) >= 2,
+            within_s=30,
+            what="two scrapes of gateway and workers",
+            context=prometheus.said,
+        )
+        idle = {target.name: prometheus.answer(target) for target in every_target() if target.instant}
         traffic = Traffic(served)
         with traffic.held(), load_test(served, folder, metrics_port, "--model", "demo", "--rate", "3"):
             traffic.send()
@@ -88,7 +99,7 @@ def observed(folder: Path) -> Iterator[Observed]:
                 what="four scrapes of every target",
                 context=prometheus.said,
             )
-            yield Observed(prometheus, served)
+            yield Observed(prometheus, served, idle)
 
 
 @contextmanager

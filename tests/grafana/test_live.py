@@ -120,6 +120,17 @@ def coloured(picture: Path) -> int:
     return sum(saturations[100:])
 
 
+def test_idle_is_no_traffic(seen: Observed) -> None:
+    """Before the first request rates are zero, shares and quantiles have no sample, and nothing is NaN."""
+    values = {name: [one.points[-1][1] for one in series] for name, series in seen.idle.items()}
+
+    assert [] == [name for name, found in values.items() if any(math.isnan(value) for value in found)]
+    for tile in ("Availability", "TTFT p95", "ITL p95", "TTFT within target", "ITL within target"):
+        assert [] == values[f"overview: {tile} A"], tile
+    assert [0.0] == values["overview: Output tokens A"]
+    assert [0.0] == values["overview: In flight A"]
+
+
 def test_every_variable_offers_something(seen: Observed) -> None:
     """With all the choices before it on All."""
     empty = [
