@@ -210,6 +210,24 @@ async def test_a_lost_load_process_is_exit_code_5_and_no_result(tmp_path: Path) 
     assert names_in(tmp_path) == []
 
 
+async def test_the_client_is_calibrated_once_and_the_figure_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run reads it from the cache folder; both results have it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    flags = ("--users", "1", "--duration", "0.2s", *QUICK[:-2])
+    async with serving(SimulatorOptions(names=("m",), itl_ms=1)) as simulator:
+        first = await loadtest(simulator.url, tmp_path / "first", *flags)
+        second = await loadtest(simulator.url, tmp_path / "second", *flags)
+
+    assert first[1] is not None
+    assert second[1] is not None
+    assert ["this machine's client" in run[2] for run in (first, second)] == [True, False]
+    ceilings = [run.settings["ceiling_per_process"] for run in (first[1], second[1])]
+    assert ceilings[0] == ceilings[1] > 0
+    assert second[1].health.ceiling_events_per_s == ceilings[0]
+
+
 async def test_an_unknown_model_is_exit_code_2_naming_what_is_served(tmp_path: Path) -> None:
     """Before any load is sent."""
     async with FaultServer(scripts.models_json(["a", "b"])) as server:
