@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from grafana.page import Page, Section
+from grafana.pages.engine_details import CACHING, HTTP, OPTIONAL, SETUP, WORKLOAD, hit_ratio, percentiles
 from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile
-from grafana.promql import Scope, ratio
+from grafana.promql import Scope
 from grafana.variables import ENGINE_JOB, ENGINE_MODEL, ENGINE_WORKER, ENGINES, worker_markers
 
 TTFT = "vllm:time_to_first_token_seconds"
@@ -22,19 +23,6 @@ STEPS = "vllm:iteration_tokens_total"
 FINISHED = "vllm:request_success_total"
 
 KV_JUDGED = Judged(warn=0.85, bad=0.95)
-
-
-def _percentiles(histogram: str) -> list[Query]:
-    return [
-        Query(ENGINES.quantile(0.5, histogram), "p50"),
-        Query(ENGINES.quantile(0.95, histogram), "p95"),
-        Query(ENGINES.quantile(0.99, histogram), "p99"),
-        Query(ENGINES.mean(histogram), "mean"),
-    ]
-
-
-def _hit_ratio(cache: str, by: tuple[str, ...] = ()) -> str:
-    return ratio(ENGINES.rate(f"vllm:{cache}_hits_total", by), ENGINES.rate(f"vllm:{cache}_queries_total", by))
 
 
 TILES: list[PanelBuilder] = [
@@ -86,7 +74,7 @@ TILES: list[PanelBuilder] = [
     ),
     tile(
         "Prefix cache hits",
-        _hit_ratio("prefix_cache"),
+        hit_ratio("prefix_cache"),
         "percentunit",
         "Share of prompt tokens found in the KV cache: `vllm:prefix_cache_hits_total`, "
         "`vllm:prefix_cache_queries_total`.",
@@ -113,7 +101,7 @@ TABLE: list[PanelBuilder] = [
             Column("KV cache", ENGINES.highest(KV, ("model", "worker")), "percentunit", KV_JUDGED),
             Column("TTFT p95", ENGINES.quantile(0.95, TTFT, ("model", "worker")), "s"),
             Column("ITL p95", ENGINES.quantile(0.95, ITL, ("model", "worker")), "s"),
-            Column("Prefix hits", _hit_ratio("prefix_cache", ("model", "worker")), "percentunit"),
+            Column("Prefix hits", hit_ratio("prefix_cache", ("model", "worker")), "percentunit"),
         ],
         "One row for each worker, as of now; click a name to see that worker alone: `vllm:request_success_total`, "
         "`vllm:generation_tokens_total`, `vllm:num_requests_running`, `vllm:num_requests_waiting`, "
@@ -126,22 +114,22 @@ TABLE: list[PanelBuilder] = [
 LATENCY: list[PanelBuilder] = [
     lines(
         "Time to first token",
-        _percentiles(TTFT),
+        percentiles(TTFT),
         "s",
         "As the engine measures it, from its arrival there: `vllm:time_to_first_token_seconds`. The gateway's own, on "
         "the overview, has the gateway's queue and the way in it as well.",
     ),
-    lines("Inter-token latency", _percentiles(ITL), "s", "Between two outputs: `vllm:inter_token_latency_seconds`."),
+    lines("Inter-token latency", percentiles(ITL), "s", "Between two outputs: `vllm:inter_token_latency_seconds`."),
     lines(
         "Time per output token",
-        _percentiles(TPOT),
+        percentiles(TPOT),
         "s",
         "Per request, after the first token: `vllm:request_time_per_output_token_seconds`.",
     ),
-    lines("Request latency", _percentiles(E2E), "s", "Arrival to last token: `vllm:e2e_request_latency_seconds`."),
+    lines("Request latency", percentiles(E2E), "s", "Arrival to last token: `vllm:e2e_request_latency_seconds`."),
     lines(
         "Time in the engine's queue",
-        _percentiles(QUEUE),
+        percentiles(QUEUE),
         "s",
         "Arrival to first run: `vllm:request_queue_time_seconds`.",
     ),
@@ -264,165 +252,6 @@ SATURATION: list[PanelBuilder] = [
         "short",
         "Mean over finished requests, vLLM 0.32 and later: `vllm:request_num_preemptions`.",
         no_value="not reported by this vLLM",
-    ),
-]
-
-CACHING: list[PanelBuilder] = [
-    lines(
-        "Prefix cache hits by worker",
-        [Query(_hit_ratio("prefix_cache", ("worker",)), "{{worker}}")],
-        "percentunit",
-        "Share of prompt tokens found in the worker's KV cache: `vllm:prefix_cache_hits_total`, "
-        "`vllm:prefix_cache_queries_total`.",
-        at_most=1,
-    ),
-    lines(
-        "Cached prompt tokens",
-        [Query(ENGINES.rate("vllm:prompt_tokens_cached_total", ("worker",)), "{{worker}}")],
-        "count:tok/s",
-        "Prompt tokens per second that needed no prefill: `vllm:prompt_tokens_cached_total`.",
-        stacked=True,
-        no_value="no engines",
-    ),
-    lines(
-        "Prefill work per request",
-        [
-            Query(ENGINES.mean("vllm:request_prefill_kv_computed_tokens"), "computed"),
-            Query(ENGINES.mean("vllm:request_prompt_tokens"), "prompt"),
-        ],
-        "short",
-        "Mean prompt tokens of a request, and those of them that were computed: "
-        "`vllm:request_prefill_kv_computed_tokens`, `vllm:request_prompt_tokens`.",
-    ),
-]
-
-WORKLOAD: list[PanelBuilder] = [
-    lines(
-        "Prompt length",
-        _percentiles("vllm:request_prompt_tokens"),
-        "short",
-        "Tokens in a request's prompt: `vllm:request_prompt_tokens`.",
-    ),
-    lines(
-        "Output length",
-        _percentiles("vllm:request_generation_tokens"),
-        "short",
-        "Tokens generated for a request: `vllm:request_generation_tokens`.",
-    ),
-    lines(
-        "Output limit asked for",
-        _percentiles("vllm:request_params_max_tokens"),
-        "short",
-        "`max_tokens` of the requests: `vllm:request_params_max_tokens`.",
-    ),
-    heat(
-        "Prompt length, distribution",
-        ENGINES.buckets("vllm:request_prompt_tokens"),
-        "short",
-        "`vllm:request_prompt_tokens`.",
-        width=12,
-    ),
-    heat(
-        "Output length, distribution",
-        ENGINES.buckets("vllm:request_generation_tokens"),
-        "short",
-        "`vllm:request_generation_tokens`.",
-        width=12,
-    ),
-]
-
-HTTP: list[PanelBuilder] = [
-    lines(
-        "Answers by status",
-        [Query(ENGINES.rate("http_requests_total", ("status",)), "{{status}}")],
-        "reqps",
-        "HTTP answers of the API servers per second, the supervisor's probes included: `http_requests_total`.",
-        stacked=True,
-        no_value="no engines",
-        width=12,
-    ),
-    lines(
-        "Answers by route",
-        [Query(ENGINES.rate("http_requests_total", ("handler",)), "{{handler}}")],
-        "reqps",
-        "HTTP answers of the API servers per second: `http_requests_total`.",
-        stacked=True,
-        no_value="no engines",
-        width=12,
-    ),
-]
-
-SETUP: list[PanelBuilder] = [
-    grid(
-        "KV caches",
-        ("worker", "engine", "num_gpu_blocks", "block_size", "cache_dtype", "enable_prefix_caching"),
-        [
-            Column(
-                "Engines",
-                ENGINES.highest(
-                    "vllm:cache_config_info",
-                    ("worker", "engine", "num_gpu_blocks", "block_size", "cache_dtype", "enable_prefix_caching"),
-                ),
-                "short",
-            )
-        ],
-        "What each engine made of its memory; blocks times block size is the cache in tokens: "
-        "`vllm:cache_config_info`.",
-        no_value="no engines",
-        width=8,
-        height=8,
-    ),
-    lines(
-        "Estimated arithmetic per GPU",
-        [Query(ENGINES.rate("vllm:estimated_flops_per_gpu_total", ("worker",)), "{{worker}}")],
-        "flops",
-        "Operations per second by vLLM's own estimate, where it is asked to make one: "
-        "`vllm:estimated_flops_per_gpu_total`.",
-        no_value="no engines",
-    ),
-    lines(
-        "Estimated memory traffic per GPU",
-        [
-            Query(ENGINES.rate("vllm:estimated_read_bytes_per_gpu_total", ("worker",)), "{{worker}} read"),
-            Query(ENGINES.rate("vllm:estimated_write_bytes_per_gpu_total", ("worker",)), "{{worker}} written"),
-        ],
-        "Bps",
-        "Bytes per second by vLLM's own estimate, where it is asked to make one: "
-        "`vllm:estimated_read_bytes_per_gpu_total`, `vllm:estimated_write_bytes_per_gpu_total`.",
-        no_value="no engines",
-    ),
-]
-
-OPTIONAL: list[PanelBuilder] = [
-    lines(
-        "External prefix cache hits",
-        [Query(_hit_ratio("external_prefix_cache", ("worker",)), "{{worker}}")],
-        "percentunit",
-        "Share of tokens found in a KV connector's cache: `vllm:external_prefix_cache_hits_total`, "
-        "`vllm:external_prefix_cache_queries_total`.",
-        at_most=1,
-        no_value="not in use",
-    ),
-    lines(
-        "Multi-modal cache hits",
-        [Query(_hit_ratio("mm_cache", ("worker",)), "{{worker}}")],
-        "percentunit",
-        "Share of items found in the cache of processed images and sounds: `vllm:mm_cache_hits_total`, "
-        "`vllm:mm_cache_queries_total`.",
-        at_most=1,
-        no_value="not in use",
-    ),
-    lines(
-        "Asleep",
-        [
-            Query(
-                ENGINES.highest("vllm:engine_sleep_state", ("worker", "sleep_state"), 'sleep_state!="awake"'),
-                "{{worker}} {{sleep_state}}",
-            )
-        ],
-        "short",
-        "1 while an engine sleeps at that level: `vllm:engine_sleep_state`.",
-        no_value="no engines",
     ),
 ]
 
