@@ -30,10 +30,13 @@ def send_lag_limit_s(median_ttft_s: float | None) -> float:
     return max(SEND_LAG_LIMIT_S, SEND_LAG_SHARE_OF_TTFT * (median_ttft_s or 0.0))
 
 
-def client_health(run: MergedRun, processes: int, ceiling_per_process: float | None) -> ClientHealth:
-    """Judges a finished run."""
+def client_health(
+    run: MergedRun, processes: int, ceiling_per_process: float | None, window: tuple[float, float]
+) -> ClientHealth:
+    """Judges a finished run; send lag by the requests due in the steady window, as all other figures."""
     ledger = run.ledger
-    lags = sorted(record.send_lag_s for record in ledger.records if record.send_lag_s is not None)
+    steady = [record for record in ledger.records if window[0] <= record.scheduled_s < window[1]]
+    lags = sorted(record.send_lag_s for record in steady if record.send_lag_s is not None)
     lag_p99, loop_p99 = quantile(lags, 0.99), quantile(sorted(run.loop_lags_s), 0.99)
     reasons, warnings = [], []
     median = median_ttft_s(ledger)

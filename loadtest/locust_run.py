@@ -23,6 +23,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 from gevent.pool import Group
+from locust import runners
 from locust.env import Environment
 from locust.runners import Runner
 
@@ -41,6 +42,7 @@ _LEAD_S = 0.3
 _TIDY_PERIOD_S = 20.0
 _WORKER_START_S = 60.0
 _LAST_REPORT_S = 30.0
+_SILENCE_BEATS = 60
 
 OnSample = Callable[[TimelineSample], None]
 
@@ -95,6 +97,9 @@ def _run_here(plan: RunPlan, run: MergedRun, on_sample: OnSample, interrupted: E
 
 
 def _run_workers(plan: RunPlan, run: MergedRun, on_sample: OnSample, interrupted: Event) -> float:
+    # Locust takes a process that was silent for three seconds for lost, and stops the others. Here a process that has
+    # no processor time makes a run invalid, and one that has ended is noticed by its exit code.
+    runners.HEARTBEAT_LIVENESS = _SILENCE_BEATS
     environment = Environment(user_classes=[user_class(plan, None)], stop_timeout=plan.drain_s)
     runner = environment.create_master_runner("127.0.0.1", 0)
 

@@ -67,13 +67,14 @@ def measured_run(
         started = run_load(plan, run, on_sample)
     settings["clock_start_s"] = started
     settings["locust_requests"], settings["locust_failures"] = run.locust_requests, run.locust_failures
+    window = steady_window(warmup_s, plan.duration_s, run.timeline[-1].at_s)
     return RunResult(
         settings=settings,
         ledger=run.ledger,
         timeline=run.timeline,
         server=[at_run_time(sample, started) for sample in server],
-        health=client_health(run, plan.processes, ceiling),
-        window=steady_window(warmup_s, plan.duration_s, run.timeline[-1].at_s),
+        health=client_health(run, plan.processes, ceiling, window),
+        window=window,
         objectives=objectives,
     )
 

@@ -204,6 +204,8 @@ def main(argv: Sequence[str]) -> int:
         "the second client agrees to 1 ms p50": agreement <= ERROR_P50_S,
         "two processes within 10 % of one": ratio <= MOST_CPU_RATIO,
     }
+    for reason in result.health.reasons:
+        print(f"the machine was not quiet enough to judge by: {reason}")
     for text, good in bars.items():
         print(f"{'passed' if good else 'FAILED'}: {text}")
     if options.json is not None:

@@ -9,6 +9,8 @@ from loadtest.ledger import Ledger, RequestRecord
 from loadtest.merging import MergedRun
 from loadtest.outcomes import Outcome
 
+WINDOW = (0.0, 1.0)
+
 
 def run_with(lags_s: list[float], ttft_s: float = 0.02, connect_s: float | None = None) -> MergedRun:
     records = [
@@ -40,16 +42,24 @@ def test_the_limit_of_the_send_lag(ttft: float | None, limit: float) -> None:
 )
 def test_late_sending_makes_a_run_invalid(lags: list[float], ttft: float, valid: bool) -> None:
     """By its 99th percentile; a slow server allows more."""
-    health = client_health(run_with(lags, ttft), 1, 10_000)
+    health = client_health(run_with(lags, ttft), 1, 10_000, WINDOW)
 
     assert health.valid is valid
     assert bool(health.reasons) is not valid
     assert valid or "sent late" in health.reasons[0]
 
 
+def test_what_is_late_in_the_warm_up_does_not_count() -> None:
+    """As in every other figure."""
+    run = run_with([0.5] * 10)
+
+    assert not client_health(run, 1, None, WINDOW).valid
+    assert client_health(run, 1, None, (0.1, 1.0)).valid
+
+
 def test_a_slow_connect_is_not_the_clients_lag() -> None:
     """A handshake over a distance takes its round trips."""
-    assert client_health(run_with([0.001] * 10, connect_s=0.3), 1, None).valid
+    assert client_health(run_with([0.001] * 10, connect_s=0.3), 1, None, WINDOW).valid
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,7 @@ def test_a_client_without_room_makes_a_run_invalid(change: dict[str, object], ex
     run = run_with([0.001] * 10)
     for name, value in change.items():
         setattr(run, name, value)
-    health = client_health(run, 2, 10_000)
+    health = client_health(run, 2, 10_000, WINDOW)
 
     assert not health.valid
     assert expected in health.reasons[0]
@@ -77,13 +87,13 @@ def test_above_70_percent_of_the_ceiling_there_is_a_warning() -> None:
     """Up to there the accuracy is measured."""
     run = run_with([0.001] * 10)
     run.process_events_per_s_peak = 8_000.0
-    health = client_health(run, 1, 10_000)
+    health = client_health(run, 1, 10_000, WINDOW)
 
     assert (health.valid, len(health.warnings)) == (True, 1)
 
 
 def test_a_run_without_requests_or_calibration_has_no_figures_and_no_verdict_against_it() -> None:
     """Its failure share says what is wrong with it."""
-    health = client_health(MergedRun(), 1, None)
+    health = client_health(MergedRun(), 1, None, WINDOW)
 
     assert (health.send_lag_p99_s, health.ceiling_events_per_s, health.valid) == (None, None, True)

@@ -148,6 +148,25 @@ async def test_failures_are_named_counted_and_decide_the_exit_code(tmp_path: Pat
     assert "EngineCore encountered an issue" in strict[2]
 
 
+async def test_new_connections_for_every_request_where_that_is_asked(tmp_path: Path) -> None:
+    """None is used twice."""
+    models, good = scripts.models_json(), scripts.chat_stream()
+
+    def answer(request: RecordedRequest) -> Script:
+        return models if request.method == "GET" else (*good,)
+
+    async with FaultServer(answer) as server:
+        flags = ("--rate", "20", "--duration", "0.5s", "--connections", "new", *QUICK)
+        _, stored, output = await loadtest(server.url, tmp_path, *flags)
+        posts = [sum(r.method == "POST" for r in c.requests) for c in server.connections]
+
+    ledger = assert_balanced(stored).ledger
+    assert ledger.ok == sum(posts) > 1
+    assert max(posts) == 1
+    assert all(record.connect_s is not None for record in ledger.records)
+    assert "connections: a new connection for every request" in output
+
+
 async def test_a_missed_threshold_is_named_and_exits_1(tmp_path: Path) -> None:
     """The verdict on the server comes after the one on the client."""
     async with serving(SimulatorOptions(names=("m",), itl_ms=2)) as simulator:
