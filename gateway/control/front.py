@@ -48,7 +48,12 @@ class ReplacementFailed(GatewayError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPlan:
-    """How many gateway processes there are, and what they are started with; see `SlotPlan`."""
+    """
+    How many gateway processes there are, and what they are started with; see `SlotPlan`.
+
+    `leave_timeout_s`: what a replaced process gets to finish its streams. It costs little to let them: longer than
+    `drain_timeout_s`, after which the machine may go down.
+    """
 
     processes: int
     argv: Sequence[str]
@@ -56,6 +61,7 @@ class FrontPlan:
     keys_file: str
     workers: tuple[tuple[str, str], ...]
     drain_timeout_s: float
+    leave_timeout_s: float
     new_board: Callable[[], Board]
 
 
@@ -89,6 +95,7 @@ class Front:
         self._group: anyio.abc.TaskGroup | None = None
         self._running = 0
         self._past_crashes = 0
+        self._leave_timeout_s = 0.0
         self._empty = anyio.Event()
         self._heard = anyio.Event()
         self._newest: FleetSnapshot | None = None
@@ -118,6 +125,7 @@ class Front:
         """Say which sockets there are and what the processes start with; nothing runs before `run`."""
         assert len(listeners) == plan.processes, "each process has a socket of its own"
         self._listeners = listeners
+        self._leave_timeout_s = plan.leave_timeout_s
         self._slots = [self._slot(index, plan) for index in range(plan.processes)]
 
     async def run(self) -> None:
@@ -136,7 +144,7 @@ class Front:
 
     async def replace(self, plan: FrontPlan) -> None:
         """
-        New processes, as many as the plan says, then the old ones finish their streams (`drain_timeout_s` of the plan).
+        New processes, as many as the plan says, then the old ones finish their streams (`leave_timeout_s` of theirs).
 
         Raises ReplacementFailed; the old ones go on as if nothing had been then.
         """
@@ -144,23 +152,24 @@ class Front:
         if self._running + plan.processes > ROWS:
             raise ReplacementFailed(
                 f"{self._running} gateway processes run, most of them replaced ones that finish their streams, and "
-                f"there may be {ROWS}; wait until `gateway status` shows fewer, or lower drain_timeout_s"
+                f"there may be {ROWS}; wait until `gateway status` shows fewer, or end some with `kill PID`"
             )
         before = len(self._slots)
         self._listeners.grow(plan.processes)
         fresh = [self._slot(index, plan) for index in range(plan.processes)]
         if why := await self._failure(fresh):
             for slot in fresh:
-                self._give_up(slot, plan.drain_timeout_s)
+                self._give_up(slot, plan.leave_timeout_s)
             self._listeners.close_from(before)
             raise ReplacementFailed(f"the new gateway processes did not come up, the old ones go on: {why}")
         old, self._slots = self._slots, fresh
+        leave_s, self._leave_timeout_s = self._leave_timeout_s, plan.leave_timeout_s
         self._leaving += old
         self._steer()
         for slot in old[: plan.processes]:
-            self._replaced(slot, plan.drain_timeout_s)
+            self._replaced(slot, leave_s)
         if surplus := old[plan.processes :]:
-            await self._close_sockets(surplus, plan)
+            await self._close_sockets(surplus, leave_s)
         if self._ending:
             for slot in fresh:
                 slot.drain(0)
@@ -198,18 +207,19 @@ class Front:
         slot.drain(deadline_s, replaced=True)
         self._group.start_soon(self._see_off, slot, deadline_s)
 
-    async def _close_sockets(self, surplus: Sequence[GatewaySlot], plan: FrontPlan) -> None:
+    async def _close_sockets(self, surplus: Sequence[GatewaySlot], leave_s: float) -> None:
         """
         These processes' sockets go too. They get no new connection any more; what they have is accepted first.
         """
+        count = surplus[0].slot
         with anyio.move_on_after(EMPTY_S):
             await anyio.sleep(SETTLE_S)
-            while self._listeners.waiting_from(plan.processes):  # noqa: ASYNC110 nobody tells when a queue is empty
+            while self._listeners.waiting_from(count):  # noqa: ASYNC110 nobody tells when a queue is empty
                 await anyio.sleep(LOOK_S)
         for slot in surplus:
-            self._replaced(slot, plan.drain_timeout_s)
+            self._replaced(slot, leave_s)
         await anyio.sleep(STOP_ACCEPTING_S)
-        self._listeners.close_from(plan.processes)
+        self._listeners.close_from(count)
 
     def drain(self, deadline_s: float) -> None:
         """Stop accepting, finish what runs within `deadline_s`; `run` returns then. May be called again, shorter."""

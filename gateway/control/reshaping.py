@@ -158,6 +158,7 @@ class Reshaping:
             keys_file=self._plan.keys_file,
             workers=layout.workers,
             drain_timeout_s=settings.drain_timeout_s,
+            leave_timeout_s=max(model.timeouts.total_s for model in settings.models.values()),
             new_board=lambda: self._totals.create(layout),
         )
 

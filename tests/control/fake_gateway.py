@@ -111,7 +111,7 @@ async def run(listener: socket.socket, control: socket.socket) -> None:
     server.close()
     for _ in range(10):  # what was accepted is answered
         await asyncio.sleep(0)
-    if mode == "m":
+    if mode in ("m", "second-dies", "once"):
         await idle.wait()
 
 

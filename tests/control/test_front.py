@@ -59,14 +59,15 @@ class Running:
         self._totals = totals
         self._url = f"http://127.0.0.1:{listeners.of(0).getsockname()[1]}/"
 
-    def plan(self, mode: str = "m", drain_timeout_s: float = 5, processes: int = 1) -> FrontPlan:
+    def plan(self, mode: str = "m", leave_timeout_s: float = 5, processes: int = 1) -> FrontPlan:
         return FrontPlan(
             processes=processes,
             argv=FAKE_GATEWAY,
             settings_json=json.dumps({"models": {mode: {}}}),
             keys_file=self.keys_file,
             workers=(),
-            drain_timeout_s=drain_timeout_s,
+            drain_timeout_s=5,
+            leave_timeout_s=leave_timeout_s,
             new_board=lambda: self._totals.create(Layout((mode,))),
         )
 
@@ -78,7 +79,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    mode: str = "m", drain_timeout_s: float = 5, processes: int = 1, keys_file: str = ""
+    mode: str = "m", leave_timeout_s: float = 5, processes: int = 1, keys_file: str = ""
 ) -> AsyncIterator[Running]:
     totals = Totals()
     ears = Ears(totals)
@@ -90,7 +91,7 @@ async def running(
     run = Running(front, ears, listeners, totals)
     run.broken = broken
     run.keys_file = keys_file
-    front.open(listeners, run.plan(mode, drain_timeout_s, processes=processes))
+    front.open(listeners, run.plan(mode, leave_timeout_s, processes=processes))
 
     async def serve() -> None:
         await front.run()
@@ -148,9 +149,9 @@ async def test_a_replacement_that_does_not_come_up_leaves_everything_as_it_is() 
 
 async def test_a_replaced_process_that_does_not_leave_is_killed() -> None:
     """It ignores its Drain; its deadline passes, and it is gone."""
-    async with running("hangs") as run:
+    async with running("hangs", leave_timeout_s=0) as run:
         before = psutil.Process(await run.pid())
-        await run.front.replace(run.plan("m", drain_timeout_s=0))
+        await run.front.replace(run.plan("m"))
         with anyio.fail_after(20):
             while 0 not in run.ears.gone_numbers:
                 await anyio.lowlevel.checkpoint()
@@ -284,11 +285,11 @@ async def test_a_replacement_of_which_only_a_part_comes_up_refuses_nobody() -> N
 
 async def test_a_process_that_is_gone_says_nothing_any_more() -> None:
     """It wrote until the last moment; nothing of that arrives after its end, when its row and counters are given up."""
-    async with running("chatty") as run:
+    async with running("chatty", leave_timeout_s=0) as run:
         with anyio.fail_after(20):
             while run.ears.spoke.count(0) < 1000:
                 await anyio.lowlevel.checkpoint()
-        await run.front.replace(run.plan("m", drain_timeout_s=0))
+        await run.front.replace(run.plan("m"))
         with anyio.fail_after(20):
             while 0 not in run.ears.gone_numbers or 1 not in run.ears.spoke:
                 await anyio.lowlevel.checkpoint()
@@ -301,7 +302,7 @@ async def test_there_are_no_more_processes_than_rows(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gateway.control.front.ROWS", 1)
     async with running() as run:
         before = await run.pid()
-        with pytest.raises(ReplacementFailed, match="drain_timeout_s"):
+        with pytest.raises(ReplacementFailed, match="kill PID"):
             await run.front.replace(run.plan("m"))
 
         assert before == await run.pid()
