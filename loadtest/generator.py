@@ -247,7 +247,6 @@ class Generator:
         measured = self._gauges.measure(token_events)
         return ProcessReport(
             process=self._process,
-            at_s=measured.at - self.started,
             scheduled=self.ledger.scheduled,
             sent=sent + self.ledger.sent,
             token_events=token_events,

@@ -39,8 +39,7 @@ def client_health(
     lags = sorted(record.send_lag_s for record in steady if record.send_lag_s is not None)
     lag_p99, loop_p99 = quantile(lags, 0.99), quantile(sorted(run.loop_lags_s), 0.99)
     reasons, warnings = [], []
-    median = median_ttft_s(ledger)
-    limit = send_lag_limit_s(median)
+    limit = send_lag_limit_s(median_ttft_s(ledger))
     if lag_p99 is not None and lag_p99 > limit:
         reasons.append(
             f"requests were sent late: p99 {lag_p99 * 1e3:.1f} ms after their scheduled moment, at most "

@@ -60,11 +60,6 @@ class RequestRecord:
     """The answer's Server-Timing header."""
 
     @property
-    def streamed(self) -> bool:
-        """Whether a token-bearing event was seen."""
-        return self.token_events > 0
-
-    @property
     def ttft_s(self) -> float | None:
         """Time to first token, from sending."""
         return _between(self.sent_s, self.first_token_s)

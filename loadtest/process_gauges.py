@@ -12,9 +12,8 @@ LOOP_PAUSE_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Since the measurement before. `at` is perf_counter seconds."""
+    """Since the measurement before."""
 
-    at: float
     cpu_s: float
     """Processor seconds since this process began to measure."""
     cpu_share: float
@@ -49,7 +48,6 @@ class ProcessGauges:
         # A moment at the end is too short to have a rate: what it holds would look like a peak.
         rated = seconds if seconds >= 0.25 else float("inf")
         measured = Measured(
-            now,
             cpu_s - self._cpu_began_s,
             (cpu_s - self._cpu_s) / rated,
             (events - self._events) / rated,

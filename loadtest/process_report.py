@@ -16,7 +16,6 @@ class ProcessReport:
     """Counts are cumulative; lists hold what is new since the report before, so no report may be lost."""
 
     process: int
-    at_s: float
     scheduled: int
     sent: int
     token_events: int

@@ -21,7 +21,6 @@ from loadtest.target import Target
 
 EMPTY = ProcessReport(
     process=0,
-    at_s=0.0,
     scheduled=0,
     sent=0,
     token_events=0,
