@@ -31,8 +31,8 @@ def pids(fleet: FleetFile) -> dict[str, int]:
 
 
 def test_time_outs_and_limits_restart_no_worker_and_cut_no_stream(fleet: FleetFile) -> None:
-    """A stream begun under the old settings ends as it would have; new requests meet the new settings; a second reload
-    finds nothing to do."""
+    """A stream begun under the old settings ends as it would have; new connections meet the new settings; a second
+    reload finds nothing to do."""
     workers, process = pids(fleet), fleet.gateway_pid()
     text: list[bytes] = []
     streaming = threading.Event()
@@ -51,11 +51,14 @@ def test_time_outs_and_limits_restart_no_worker_and_cut_no_stream(fleet: FleetFi
         document(limits={"max_body_bytes": 1024}, models={"m": model(aliases=["also"], timeouts={"idle_s": 9})})
     )
     done = fleet.gateway("reload")
-    large = fleet.served.http.post(
-        f"{fleet.served.base}/v1/completions", json={"model": "m", "prompt": "x" * 2000, "max_tokens": 1}
-    )
-    alias = fleet.served.http.post(
-        f"{fleet.served.base}/v1/completions", json={"model": "also", "prompt": "x", "max_tokens": 1}
+    large, alias = (
+        httpx.post(
+            f"{fleet.served.base}/v1/completions",
+            json={"model": name, "prompt": prompt, "max_tokens": 1},
+            trust_env=False,
+            timeout=60,
+        )
+        for name, prompt in (("m", "x" * 2000), ("also", "x"))
     )
     client.join(60)
 
