@@ -23,6 +23,7 @@ from loadtest.offline.engine_process import EngineError, EngineName, EngineProce
 from loadtest.offline.output import offline_json, print_offline
 
 _KV_CACHE_GIB = "1"
+_THREADS = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 _DROPPED = ("VLLM_PORT", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")
 """Variables of other programs (Kubernetes, torchrun) that vLLM would take for its own."""
 
@@ -48,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, help="vLLM's compilation; default: on a GPU only"
     )
+    parser.add_argument("--threads", type=_positive, help="of each engine on a CPU; default: one for every processor")
     parser.add_argument("--results", default="results", metavar="DIR", help="folder of results, default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
     return parser
@@ -66,7 +68,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if not console.is_terminal:
         console.width = 120
     folder = Path(options.results) / f"offline-{time.strftime('%Y%m%d-%H%M%S')}"
-    environment = engine_environment(environ, model)
+    environment = engine_environment(environ, model, options.threads)
     began = time.monotonic()
 
     def progress(text: str) -> None:
@@ -135,8 +137,12 @@ def find_device(python: Path, environ: Mapping[str, str]) -> str:
     return done.stdout.strip()
 
 
-def engine_environment(environ: Mapping[str, str], model: str) -> dict[str, str]:
-    """What an engine process gets: this process's environment, less what would mislead vLLM, and all its processors."""
+def engine_environment(environ: Mapping[str, str], model: str, threads: int | None = None) -> dict[str, str]:
+    """
+    What an engine process gets: this process's environment, less what would mislead vLLM, and as many processors for
+    both, by default all.
+    """
+    processors = _processors()[:threads]
     environment = {name: value for name, value in environ.items() if name not in _DROPPED}
     defaults = {
         "PYTHONUNBUFFERED": "1",
@@ -144,10 +150,13 @@ def engine_environment(environ: Mapping[str, str], model: str) -> dict[str, str]
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": _KV_CACHE_GIB,
         # vLLM's own binding keeps a processor for the server, which there is none of here: both engines get the same.
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, _processors())),
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, processors)),
+        "OMP_NUM_THREADS": str(len(processors)),
     }
     if Path(model).is_dir():
         defaults["HF_HUB_OFFLINE"] = "1"
+    if threads is not None:
+        environment = {name: value for name, value in environment.items() if name not in _THREADS}
     return {**defaults, **environment}
 
 

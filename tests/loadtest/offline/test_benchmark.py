@@ -146,8 +146,10 @@ def test_engines_get_all_processors_and_nothing_that_misleads_them(tmp_path: Pat
 
     assert "VLLM_PORT" not in found
     assert ("/bin", "7", "1") == (found["PATH"], found["VLLM_CPU_KVCACHE_SPACE"], found["HF_HUB_OFFLINE"])
-    assert found["VLLM_CPU_OMP_THREADS_BIND"]
+    assert str(found["VLLM_CPU_OMP_THREADS_BIND"].count(",") + 1) == found["OMP_NUM_THREADS"]
     assert "HF_HUB_OFFLINE" not in engine_environment({}, "someone/model")
+    one = engine_environment({"OMP_NUM_THREADS": "8"}, "someone/model", threads=1)
+    assert ("1", 0) == (one["OMP_NUM_THREADS"], one["VLLM_CPU_OMP_THREADS_BIND"].count(","))
 
 
 def fake_python(folder: Path, script: str) -> Path:

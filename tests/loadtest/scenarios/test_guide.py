@@ -38,7 +38,7 @@ def test_every_format_is_described() -> None:
 
 
 def test_options_of_the_command_line_exist() -> None:
-    """What the guide says can be typed; --prompts and --repeats are the offline benchmark's."""
+    """What the guide says can be typed; --prompts, --repeats and --threads are the offline benchmark's."""
     known = {flag for action in build_parser()._actions for flag in action.option_strings}
     others = {
         "--prompts",
