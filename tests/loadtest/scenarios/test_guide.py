@@ -9,6 +9,7 @@ import pytest
 
 from loadtest.cli import build_parser
 from loadtest.datasets import FORMATS
+from loadtest.offline.cli import build_parser as build_offline_parser
 from loadtest.scenarios import scenarios
 from loadtest.scenarios.options import options_of
 from tests.loadtest.scenarios.sessions import CONTEXT, contents, requests_of
@@ -38,15 +39,10 @@ def test_every_format_is_described() -> None:
 
 
 def test_options_of_the_command_line_exist() -> None:
-    """What the guide says can be typed; --prompts, --repeats and --threads are the offline benchmark's."""
-    known = {flag for action in build_parser()._actions for flag in action.option_strings}
-    others = {
-        "--prompts",
-        "--repeats",
-        "--enable-auto-tool-choice",
-        "--enable-prompt-tokens-details",
-        "--tool-call-parser",
-    }
+    """What the guide says can be typed, of the load test or the offline benchmark; and of vLLM."""
+    parsers = (build_parser(), build_offline_parser())
+    known = {flag for parser in parsers for action in parser._actions for flag in action.option_strings}
+    others = {"--enable-auto-tool-choice", "--enable-prompt-tokens-details", "--tool-call-parser"}
 
     assert set(re.findall(r"--[a-z][a-z-]+", GUIDE)) <= known | others
 
