@@ -20,6 +20,8 @@ from loadtest.target import UsageError
 
 _CERTAIN_CHARACTERS = 2.5
 """Characters to a token that hardly any text goes below: a prompt cut by it fits for certain."""
+_SPARE = 8
+"""Tokens kept free where a prompt is cut to the context: those of a salt, and where pieces of text meet."""
 
 Format = Literal["auto", "azure", "burstgpt", "mooncake", "sharegpt"]
 
@@ -96,8 +98,8 @@ class Replay:
 
     def _room(self, output: int) -> int:
         """Tokens that a prompt may have, template included."""
-        rooms = [self.max_prompt_tokens or sys.maxsize, (self.context.max_model_len or sys.maxsize) - output]
-        return min(rooms)
+        left = (self.context.max_model_len or sys.maxsize) - output - _SPARE
+        return min(left, self.max_prompt_tokens or sys.maxsize)
 
     def _text(self, rng: random.Random, entry: Entry, room: int, *, first: bool) -> str:
         scale = self.context.scale

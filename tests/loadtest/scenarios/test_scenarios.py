@@ -175,7 +175,7 @@ def test_recorded_lengths_can_be_cut(tmp_path: Path) -> None:
 
     assert 600 - 8 == len(contents(requests_of(capped)[0])[0].split())
     assert 2 == body_of(requests_of(capped)[0])["max_tokens"]
-    assert 300 - 5 - 8 == len(contents(requests_of(small)[0])[0].split())
+    assert 300 - 5 - 8 - 8 == len(contents(requests_of(small)[0])[0].split())
 
 
 def test_conversations_are_asked_turn_by_turn(tmp_path: Path) -> None:
