@@ -195,7 +195,7 @@ class Front:
 
     def _give_up(self, slot: GatewaySlot, deadline_s: float) -> None:
         """One of a replacement that failed; where others came up, it may have clients already."""
-        if slot.serving and slot.slot < len(self._slots):
+        if slot.serving and slot.slot < len(self._slots) and not self._ending:
             self._leaving.append(slot)
             self._replaced(slot, deadline_s)
         else:

@@ -34,6 +34,8 @@ BACKOFF_MAX_S = 5.0
 STABLE_AFTER_S = 30.0
 # A gateway process that never once came up is a broken installation, not a crash: say so instead of trying for ever.
 MAX_STARTS_WITHOUT_HELLO = 5
+NOT_STARTED = 127
+"""Stands for the exit code of a process that the system did not start; shells say the same."""
 # After its deadline a draining process has this long to leave before it is killed.
 EXIT_GRACE_S = 2.0
 
@@ -183,7 +185,11 @@ class GatewaySlot:
         failures = 0
         while not self._stop.is_set():
             began_s = self._clock.monotonic()
-            code = await self._one_process()
+            try:
+                code = await self._one_process()
+            except OSError as exc:  # no memory, no descriptors: it may pass, and the others go on
+                self._log.event("gateway_process_not_started", level="error", slot=self._plan.slot, detail=str(exc))
+                code = NOT_STARTED
             if self._stop.is_set():
                 return
             lived_s = self._clock.monotonic() - began_s

@@ -56,13 +56,14 @@ class Running:
         self.done = anyio.Event()
         self.broken: list[GatewayProcessBroken] = []
         self.keys_file = ""
+        self.argv = FAKE_GATEWAY
         self._totals = totals
         self._url = f"http://127.0.0.1:{listeners.of(0).getsockname()[1]}/"
 
     def plan(self, mode: str = "m", leave_timeout_s: float = 5, processes: int = 1) -> FrontPlan:
         return FrontPlan(
             processes=processes,
-            argv=FAKE_GATEWAY,
+            argv=self.argv,
             settings_json=json.dumps({"models": {mode: {}}}),
             keys_file=self.keys_file,
             workers=(),
@@ -145,6 +146,17 @@ async def test_a_replacement_that_does_not_come_up_leaves_everything_as_it_is() 
         assert before == await run.pid()
         assert [] == run.broken
         assert [before] == [slot.pid for slot in run.front.slots]
+
+
+async def test_a_process_that_the_system_does_not_start_is_no_end() -> None:
+    """A program that is not there stands for no memory and no descriptors: the replacement fails, nobody else does."""
+    async with running() as run:
+        before = await run.pid()
+        run.argv = ["/no/such/program"]
+        with pytest.raises(ReplacementFailed, match="exit code 127"):
+            await run.front.replace(run.plan())
+
+        assert before == await run.pid()
 
 
 async def test_a_replaced_process_that_does_not_leave_is_killed() -> None:
