@@ -25,7 +25,7 @@ export GATEWAY_ENGINE_PYTHON := $(ENGINE_PYTHON)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap tools serve demo engine sdk-clients test check lint unit loadtest soak bench offline-bench docs dashboards dashboards-pictures observe locks system-deps clean distclean
+.PHONY: help bootstrap tools serve demo engine sdk-clients test check lint unit loadtest soak bench offline-bench docs dashboards pictures observe locks system-deps clean distclean
 
 help: ## what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,7 +110,9 @@ observe: bootstrap ## Prometheus (and Grafana, where installed) with our dashboa
 dashboards: tools ## write grafana/dashboards anew from grafana/pages
 	@$(VENV)/python -m grafana
 
-dashboards-pictures: tools ## draw docs/images/dashboard-*.png from what a real Prometheus answers to every panel
+pictures: tools ## the pictures in docs/images, from running programs: console, load-test report, dashboards
+	@$(VENV)/python -m tests.control.web.picture docs/images/console.png
+	@$(VENV)/python -m tests.loadtest.report.picture docs/images/loadtest-report.png
 	@$(VENV)/python -m tests.grafana.pictures docs/images
 
 locks: bootstrap ## maintainers: renew every requirements lock (needs uv, see requirements/lock.py)
