@@ -78,9 +78,8 @@ class ClientSide:
         announced = self._announced_length()
         if announced is not None and announced > limit_bytes:
             raise _too_large(limit_bytes)
-        if announced is not None and announced > UNCOUNTED_BYTES:
-            budget.take(announced)
-            self.held_bytes = announced
+        if announced is not None:
+            self.hold(announced, budget)
         receive = self._receive
         # A body that has already arrived is taken without a timer: that is nearly every request.
         arrived = self._transport is not None and self._transport.body_arrived
@@ -88,10 +87,11 @@ class ClientSide:
         if message["type"] == "http.disconnect":
             raise ClientGone("the client left while sending its request")
         body: bytes = message.get("body", b"")
+        if len(body) > limit_bytes:
+            raise _too_large(limit_bytes)
+        self.hold(len(body), budget)
         if not message.get("more_body", False):
             self.bytes_in = len(body)
-            if len(body) > limit_bytes:
-                raise _too_large(limit_bytes)
             return body
         pieces = [body]
         size = len(body)
@@ -110,13 +110,17 @@ class ClientSide:
                 pieces.append(piece)
                 size += len(piece)
                 self.bytes_in = size
-                if size > max(self.held_bytes, UNCOUNTED_BYTES):
-                    budget.take(size - self.held_bytes)
-                    self.held_bytes = size
+                self.hold(size, budget)
         if size > limit_bytes:
             raise _too_large(limit_bytes)
         self.bytes_in = size
         return b"".join(pieces)
+
+    def hold(self, size_bytes: int, budget: BodyBudget) -> None:
+        """The body is, or becomes, as large as this. Raises Rejected when all of them together are too large."""
+        if size_bytes > max(self.held_bytes, UNCOUNTED_BYTES):
+            budget.take(size_bytes - self.held_bytes)
+            self.held_bytes = size_bytes
 
     @staticmethod
     async def _receive_within(receive: Receive, limit_s: float) -> Message:

@@ -153,7 +153,9 @@ class Exchange(Waiting):
         for name, value in self.client.scope["headers"]:
             if name == b"content-encoding":
                 coding, limit = value.decode("latin-1"), self.relay.policy.max_body_bytes
-                return await asyncio.to_thread(decode_body, body, coding, limit)
+                decoded = await asyncio.to_thread(decode_body, body, coding, limit)
+                self.client.hold(len(decoded), self.relay.bodies)
+                return decoded
         return body
 
     @staticmethod
