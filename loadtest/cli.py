@@ -30,7 +30,7 @@ from loadtest.run_options import Load, choose_load, connection_words, settings_o
 from loadtest.scenarios import scenarios
 from loadtest.scenarios.base import Context, Scenario, session_rng
 from loadtest.scenarios.calibration import Calibration, calibrate
-from loadtest.scenarios.options import make
+from loadtest.scenarios.options import make, option_values
 from loadtest.scenarios.text import TokenScale
 from loadtest.target import Target, UsageError, parse_target
 
@@ -70,7 +70,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except TargetUnavailableError as error:
         print(f"loadtest: {error}", file=sys.stderr)
         return NO_TARGET
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError):  # the latter: Ctrl-D instead of a yes or no
         return INTERRUPTED
 
 
@@ -115,7 +115,7 @@ def prepare(
         api_key=api_key,
         run_id=f"{time.time_ns():x}",
     )
-    wanted = ", ".join(f"{key}={value}" for key, value in given.items()) or "default lengths"
+    wanted = ", ".join(f"{key}={value}" for key, value in option_values(draft).items())
     check_consent(target, f"{options.scenario} ({wanted}): {planned_load(plan)}", yes=options.yes, ask=ask)
     model = choose_model(target, options.model, api_key)
     lengths = _lengths(options, target, model, api_key, draft, salt)

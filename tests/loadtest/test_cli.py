@@ -154,7 +154,9 @@ def test_a_target_off_this_machine_needs_a_yes_and_is_told_what_would_be_sent() 
 def test_without_a_terminal_the_command_refuses_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is sent to it, the probes included."""
     assert 2 == main(["--target", "http://192.0.2.1:8000", "--users", "5"], {})
-    assert "5 users in a closed loop for 30 s; add --yes" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "5 users in a closed loop for 30 s; add --yes" in error
+    assert "would send chat (prompt_tokens=128, output_tokens=64" in error
 
 
 def test_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
