@@ -78,7 +78,7 @@ def _asker(console: Console) -> Callable[[str], bool] | None:
     """Asks on a terminal; None where nobody could answer."""
     if not (sys.stdin.isatty() and console.is_terminal):
         return None
-    return lambda question: console.input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    return lambda question: console.input(f"{question} [y/N] ", markup=False).strip().lower() in ("y", "yes")
 
 
 def prepare(
