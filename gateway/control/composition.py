@@ -17,7 +17,7 @@ from gateway.config.settings import Settings
 from gateway.control.admin import TcpGuard, admin_app
 from gateway.control.admin_server import UvicornAdminServer
 from gateway.control.adoption import Adopted, Survivor, adopt, survivors
-from gateway.control.console import ConsoleWatcher
+from gateway.control.console import ConsoleWatcher, unhurried
 from gateway.control.factory import FileSource, WorkerFactory, revision
 from gateway.control.gateway_process import gateway_argv
 from gateway.control.gpu_watch import GpuWatch
@@ -239,7 +239,8 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         gpus=GpuWatch(Nvml, plain),
     )
     try:
-        await Supervisor(plan).run()
+        with unhurried(terminal.console):
+            await Supervisor(plan).run()
     finally:
         plain.close()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, TextIO, cast
 
 import anyio
 from rich.console import Console
@@ -16,6 +18,7 @@ from rich.table import Table
 from gateway.clock import Clock
 from gateway.control.progress import ProgressLines, elapsed, serving_block, what
 from gateway.control.watcher import Addresses
+from gateway.log.lines import LineQueue, writer_to
 from gateway.types import WorkerState
 from gateway.workers.status import WorkerStatus
 
@@ -29,6 +32,62 @@ class PatientConsole(Console):
         self.quiet = True
         # The interpreter flushes standard output once more at its end, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
+class UnhurriedFile(io.TextIOBase):
+    """
+    A terminal or pipe that is written by a thread of its own: one whose reader stands still (Ctrl-S, a pager, a stopped
+    program) takes no more, and would stop whoever writes to it. Text that nobody fetches is dropped in the end.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        file.flush()
+        self._file = file
+        self._queue = LineQueue(writer_to(file.buffer), _not_shown)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # what rich asks for
+        """Of the file."""
+        return self._file.encoding
+
+    def isatty(self) -> bool:
+        """Whether the file is a terminal."""
+        return self._file.isatty()
+
+    def fileno(self) -> int:
+        """Of the file."""
+        return self._file.fileno()
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Queue it."""
+        self._queue.put(text.encode(self._file.encoding, errors="replace"))
+        return len(text)
+
+    def close(self) -> None:
+        """Write what waits, within a second; the file itself stays open."""
+        if not self.closed:
+            self._queue.close()
+        super().close()
+
+
+def _not_shown(count: int) -> bytes:
+    return f"({count} messages are missing here: nobody read them)\n".encode()
+
+
+@contextmanager
+def unhurried(console: Console) -> Iterator[None]:
+    """Within, nothing that is printed waits for whoever reads it."""
+    file = console.file
+    with UnhurriedFile(cast(TextIO, file)) as unhurried_file:
+        console.file = cast(IO[str], unhurried_file)
+        try:
+            yield
+        finally:
+            console.file = file
 
 
 class ConsoleWatcher:

@@ -53,8 +53,7 @@ class EventLog:
         self._style = style
         self._context = dict(context or {})
         self._context_json = _encode(self._context)[1:-1] + b"," if self._context else b""
-        self._second = -1
-        self._second_text = ""
+        self._second = (-1, "")
         self._repeats = Repeats(clock)
         self._queue: LineQueue | None = None
         self._render = _render_json if style == "json" else _render_text
@@ -139,11 +138,13 @@ class EventLog:
         """Now, in UTC, with milliseconds; the calendar, and what else is due, is looked at once a second."""
         now_ms = int(self._clock.unix() * 1000)
         second, milliseconds = divmod(now_ms, 1000)
-        if second != self._second:
-            self._second = second
-            self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+        known, text = self._second
+        if second != known:
+            text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+            # In one step: another thread may be here too.
+            self._second = (second, text)
             self._tell_repeats()
-        return f"{self._second_text}{milliseconds:03d}Z"
+        return f"{text}{milliseconds:03d}Z"
 
 
 def _identity(fields: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
@@ -189,7 +190,9 @@ def _render_text(logger: object, method: str, event: MutableMapping[str, Any]) -
     return f"{head} {tail}".rstrip().encode(errors="backslashreplace") + b"\n"
 
 
-def _without_surrogates(value: object) -> str:
+def _without_surrogates(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
     return str(value).encode(errors="backslashreplace").decode()
 
 

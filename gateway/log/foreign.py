@@ -15,10 +15,17 @@ class _EventHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
-        fields = {"logger": record.name, "message": record.getMessage()}
+        fields = {"logger": record.name, "message": _message(record)}
         if record.exc_info is not None and record.exc_info[1] is not None:
             fields["exception"] = self._formatter.formatException(record.exc_info)
         self._log.event("log", level="error" if record.levelno >= logging.ERROR else "warning", **fields)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception as exc:  # whatever the arguments' own text raises: a poor log line must not fail its caller
+        return f"{record.msg} (its arguments do not fit: {type(exc).__name__}: {exc})"
 
 
 def adopt_foreign_logs(log: EventLog) -> None:

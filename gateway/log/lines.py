@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import select
 import threading
 from collections.abc import Callable
@@ -22,7 +23,9 @@ class LineQueue:
     """
     Lines on their way into a file. `put` never blocks and never raises.
 
-    The thread is a daemon: one that is stuck in a write must not keep the process from ending.
+    The thread is a daemon: one that is stuck in a write must not keep the process from ending. Whatever is locked here
+    may be asked for again by the thread that has it: the interpreter's garbage collector may run at any point, and what
+    it finds (a task whose exception nobody fetched) is logged there and then.
 
     Args:
         write: Writes all of its bytes, however long it takes; raises OSError or ValueError when it cannot.
@@ -32,13 +35,14 @@ class LineQueue:
     def __init__(self, write: Callable[[bytes], object], gap: Callable[[int], bytes]) -> None:
         self._write = write
         self._gap = gap
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._lines: list[bytes] = []
         self._bytes = 0
         self._overflowed = 0
         self._untold = 0
         self._failed = 0
-        self._awake = threading.Event()
+        self._awake = False
+        self._waking: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -57,20 +61,24 @@ class LineQueue:
             else:
                 self._lines.append(line)
                 self._bytes += len(line)
-        if not self._awake.is_set():
-            self._awake.set()
+        self._wake()
 
     def close(self, timeout_s: float = LAST_LINES_S) -> None:
         """Write what waits, but no longer than `timeout_s`; later lines are dropped. Idempotent."""
         self._closed.set()
-        self._awake.set()
+        self._wake()
         self._thread.join(timeout_s)
+
+    def _wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            self._waking.put(None)
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            self._awake.wait()
+            self._waking.get()
             self._closed.wait(GATHER_S)
-            self._awake.clear()
+            self._awake = False
             self._drain()
         self._drain()
 

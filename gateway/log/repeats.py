@@ -23,7 +23,11 @@ class _Window:
 
 
 class Repeats:
-    """How often each error was told in its window. The key says which errors are the same."""
+    """
+    How often each error was told in its window. The key says which errors are the same.
+
+    Any thread may ask: libraries log from threads of their own.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,6 +53,6 @@ class Repeats:
             for key, window in list(self._windows.items())
             if all_of_them or now_s - window.began_s >= WINDOW_S
         ]
-        for key, _ in gone:
-            del self._windows[key]
-        return [(key, window.kept_back) for key, window in gone if window.kept_back]
+        # Whoever takes a window out tells of it; another thread may have found the same one.
+        mine = [(key, window) for key, window in gone if self._windows.pop(key, None) is window]
+        return [(key, window.kept_back) for key, window in mine if window.kept_back]

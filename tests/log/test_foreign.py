@@ -44,3 +44,13 @@ def test_warnings_and_defects_of_libraries_are_events(root: logging.Logger) -> N
     assert ("log", "error", "it broke") == (broke["event"], broke["level"], broke["message"])
     assert "ValueError: two\nlines" in broke["exception"]
     assert 1 == len(root.handlers)
+
+
+def test_a_librarys_wrong_log_call_is_logged_and_does_not_fail_the_library(root: logging.Logger) -> None:
+    """As the standard library's own handlers do it: the caller is not to blame for a format that does not fit."""
+    lines: list[bytes] = []
+    adopt_foreign_logs(EventLog(lines.append, SystemClock()))
+    logging.getLogger("some.library").warning("%d requests", "many")
+
+    (odd,) = map(json.loads, lines)
+    assert odd["message"].startswith("%d requests (its arguments do not fit: TypeError")

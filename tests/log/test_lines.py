@@ -138,3 +138,31 @@ def test_a_reader_that_comes_back_gets_the_lines_and_the_gap() -> None:
     assert dropped > 1000
     assert dropped == sum(gaps)
     assert 20_000 == sum(event["event"] == "noise" for event in events) + dropped
+
+
+class Nosy(bytes):
+    """A line that, when it is measured, has the same queue take another one: as a finalizer does that logs."""
+
+    queues: list[LineQueue]
+
+    def __len__(self) -> int:
+        if self.queues:
+            self.queues.pop().put(b"from a finalizer\n")
+        return super().__len__()
+
+
+def test_a_line_that_is_logged_while_another_one_is_queued_neither_waits_nor_is_lost() -> None:
+    """The garbage collector logs in the middle of anything, in the very thread that has the queue's lock."""
+    written: list[bytes] = []
+    queue = LineQueue(written.append, gap)
+    line = Nosy(b"first\n")
+    line.queues = [queue]
+    thread = threading.Thread(target=queue.put, args=(line,), daemon=True)
+    thread.start()
+    thread.join(LONG_S)
+    stuck = thread.is_alive()
+    if not stuck:
+        queue.close()
+
+    assert not stuck
+    assert {b"first", b"from a finalizer"} == set(b"".join(written).splitlines())

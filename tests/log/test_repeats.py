@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from typing import Any
 
 import pytest
 
 from gateway.log import EventLog
-from gateway.log.repeats import BURST, MAX_KEYS, WINDOW_S
+from gateway.log.repeats import BURST, MAX_KEYS, WINDOW_S, Repeats
 from gateway.types import Endpoint, ExchangeRecord, Family, Outcome
 
 
@@ -97,3 +98,26 @@ def test_request_lines_and_news_are_never_left_out(log: EventLog, lines: list[by
         log.event("worker_ready", worker="llama-0")
 
     assert 200 == len(lines)
+
+
+def test_two_threads_that_end_the_same_window_tell_of_it_once(clock: FakeClock) -> None:
+    """Libraries log from threads of their own; the one that comes second must neither fail nor tell it again."""
+    repeats = Repeats(clock)
+    for _ in range(BURST + 3):
+        repeats.tells("broken")
+    clock.now_s += WINDOW_S
+    second: list[list[tuple[object, int]]] = []
+
+    class Windows(dict[Hashable, Any]):
+        """Lets the other thread finish between the look and the taking out."""
+
+        def pop(self, key: Hashable, *default: Any) -> Any:
+            if not second:
+                second.append([])
+                second[0] += repeats.over()
+            return super().pop(key, *default)
+
+    repeats._windows = Windows(repeats._windows)
+    first = repeats.over()
+
+    assert [("broken", 3)] == [*first, *second[0]]
