@@ -142,12 +142,16 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One public model name with its aliases; `created` is Unix seconds (for `/v1/models`)."""
+    """
+    One public model name with its aliases; `created` is Unix seconds (for `/v1/models`). `max_in_flight` is the limit
+    that is in force for each of its workers, 0 for none; -1: not told, each process goes by its own settings.
+    """
 
     name: str
     aliases: tuple[str, ...]
     created: int
     max_model_len: int | None = None
+    max_in_flight: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,8 @@ class ExchangeRecord:
 
     It is the only source of the per-request metrics and of the canonical log line, so that the two agree. Times are
     seconds; a value that was never reached stays None. `model` is a configured name, or "" when the request named none
-    we know (the label is then `other`). `status` is what the client was sent, None when nothing was.
+    we know (the label is then `other`). `tenant` is the name of the API key, "" for anonymous callers, None when a key
+    was refused: such a request is nobody's. `status` is what the client was sent, None when nothing was.
     """
 
     request_id: str
@@ -179,7 +184,7 @@ class ExchangeRecord:
     family: Family
     started_at_s: float
     model: str = ""
-    tenant: str = ""
+    tenant: str | None = ""
     stream: bool = False
     status: int | None = None
     outcome: Outcome = Outcome.INTERNAL

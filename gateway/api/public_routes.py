@@ -50,11 +50,13 @@ class PublicRoutes:
 
     async def _inference(self, route: paths.InferenceRoute, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
+        tenant: str | None = None
         try:
             if method not in route.methods:
                 await self._wrong_method(route.methods | {"OPTIONS"}, scope, send)
                 return
             caller = self._authenticator.authenticate(scope["headers"])
+            tenant = caller.tenant
             if route.item:
                 raise RequestError(
                     404,
@@ -63,18 +65,19 @@ class PublicRoutes:
                 )
         except RequestError as error:
             request_id = self._request_id(scope)
-            self._count(route.endpoint, request_id, error)
+            self._count(route.endpoint, request_id, error, tenant)
             await answer_error(send, family_of(route.endpoint), error, request_id, close=_waits(scope))
             return
         await self._relay.serve(route, scope, receive, send, caller)
 
-    def _count(self, endpoint: Endpoint, request_id: str, error: RequestError) -> None:
+    def _count(self, endpoint: Endpoint, request_id: str, error: RequestError, tenant: str | None) -> None:
         """A request that never becomes an exchange is in the metrics and the log as well: wrong keys must be seen."""
-        record = ExchangeRecord(request_id, endpoint, family_of(endpoint), time.monotonic(), status=error.status)
+        record = ExchangeRecord(request_id, endpoint, family_of(endpoint), time.monotonic(), tenant=tenant)
+        record.status = error.status
         record.outcome = Outcome.CLIENT_ERROR if error.status < 500 else Outcome.INTERNAL
         record.error_code = error.code or error.type
         record.duration_s = 0.0
-        self._relay.recorder.started(record.model)
+        self._relay.recorder.started(record.model, tenant)
         self._relay.recorder.finished(record)
 
     async def _models(self, route: paths.ModelList | paths.ModelRetrieve, scope: Scope, send: Send) -> None:

@@ -16,6 +16,9 @@ SECRET_BYTES = 32
 MAX_NAME = 64
 MAX_MODEL_NAME = 256
 
+RESERVED_NAMES = ("anonymous", "other")
+"""What the metrics call tenants that are none by name."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -77,6 +80,11 @@ def checked_name(name: str) -> str:
         raise ConfigurationError(
             f"{name!r} cannot be the name of a key; use 1 to {MAX_NAME} letters, digits, '.', '_' and '-', "
             "with a letter or digit first"
+        )
+    if name in RESERVED_NAMES:
+        raise ConfigurationError(
+            f"{name!r} cannot be the name of a key: in the metrics it means requests without a key, or of many tenants "
+            "together; use another name"
         )
     return name
 

@@ -12,6 +12,10 @@ from typing import Literal
 
 OTHER = "other"
 """The label value of everything outside a closed set."""
+ANONYMOUS = "anonymous"
+"""The tenant of requests that need no key."""
+TENANTS_WITH_A_NAME = 256
+"""So many tenants of one gateway process have series of their own; further ones are `other` together."""
 
 TIME_TO_FIRST_TOKEN_BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8),
@@ -206,6 +210,31 @@ WORKER_CIRCUIT_STATE = Metric(
     "Circuit breaker of a worker: 0 closed, 1 half open, 2 open; the worst of all gateway processes.",
     merge="max",
 )
+TENANT_REQUESTS = Metric(
+    "gateway_tenant_requests_total",
+    "counter",
+    ("tenant", "outcome"),
+    "Exchanges that ended, by the name of their API key and outcome; `anonymous` without keys. With the requests that "
+    "were refused for their key, which are nobody's, these are all of `gateway_requests_total`.",
+)
+TENANT_PROMPT_TOKENS = Metric(
+    "gateway_tenant_prompt_tokens_total",
+    "counter",
+    ("tenant",),
+    "Prompt tokens, as reported by the workers' usage, by tenant.",
+)
+TENANT_OUTPUT_TOKENS = Metric(
+    "gateway_tenant_output_tokens_total",
+    "counter",
+    ("tenant",),
+    "Generated tokens, as reported by the workers' usage, by tenant.",
+)
+TENANT_IN_FLIGHT = Metric(
+    "gateway_tenant_requests_in_flight",
+    "gauge",
+    ("tenant",),
+    "Exchanges of a tenant that have begun and not ended. Zero at idle.",
+)
 WORKER_STATE = Metric(
     "gateway_worker_state",
     "gauge",
@@ -322,6 +351,7 @@ COUNTED_BY_GATEWAY_PROCESSES = (
     LOG_LINES_DROPPED,
     TRACE_SPANS_DROPPED,
 )
+COUNTED_BY_TENANT = (TENANT_REQUESTS, TENANT_PROMPT_TOKENS, TENANT_OUTPUT_TOKENS, TENANT_IN_FLIGHT)
 KNOWN_TO_THE_SUPERVISOR = (
     WORKER_STATE,
     WORKER_RESTARTS,
@@ -339,4 +369,4 @@ KNOWN_TO_THE_SUPERVISOR = (
     GPU_INFO,
     GPU_LEASE,
 )
-CATALOGUE = COUNTED_BY_GATEWAY_PROCESSES + KNOWN_TO_THE_SUPERVISOR
+CATALOGUE = COUNTED_BY_GATEWAY_PROCESSES + COUNTED_BY_TENANT + KNOWN_TO_THE_SUPERVISOR

@@ -9,6 +9,7 @@ from gateway.metrics import catalogue as c
 from gateway.metrics.board import Cells
 from gateway.metrics.catalogue import OTHER, Metric
 from gateway.metrics.layout import Layout
+from gateway.metrics.tenants import IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, REQUESTS, TenantSlots
 from gateway.types import CircuitState, DecisionReason, ExchangeRecord, Outcome, Policy, RejectionReason, Stage
 
 _CIRCUIT_VALUE = {CircuitState.CLOSED: 0.0, CircuitState.HALF_OPEN: 1.0, CircuitState.OPEN: 2.0}
@@ -52,7 +53,7 @@ class SlotCounters:
     """
     The recorder of one gateway process (`proxy.interfaces.Recorder`) and its worker gauges.
 
-    `started` and `finished` must name the same model, or the in-flight counts drift apart.
+    `started` and `finished` must name the same model and tenant, or the in-flight counts drift apart.
 
     Args:
         layout: Label sets.
@@ -98,12 +99,15 @@ class SlotCounters:
         self._connections = {
             (worker, state): offset for (_, worker, state), offset in layout.offsets(c.UPSTREAM_CONNECTIONS).items()
         }
+        self._tenants = TenantSlots(layout.tenants, cells)
         self._lines_dropped = layout.offset(c.LOG_LINES_DROPPED)
         self._spans_dropped = layout.offset(c.TRACE_SPANS_DROPPED)
 
-    def started(self, model: str) -> None:
-        """An exchange of `model` ("" when unknown) is in flight."""
-        self._cells[self._in_flight[model if model in self._models else OTHER]] += 1.0
+    def started(self, model: str, tenant: str | None) -> None:
+        """An exchange of `model` ("" when unknown) and of `tenant` (see `ExchangeRecord`) is in flight."""
+        cells = self._cells
+        cells[self._in_flight[model if model in self._models else OTHER]] += 1.0
+        cells[(self._tenants.known.get(tenant) or self._tenants.claim(tenant)) + IN_FLIGHT] += 1.0
 
     def inter_token(self, model: str) -> CellHistogram:
         """The gap histogram to use for one stream of `model`."""
@@ -116,7 +120,10 @@ class SlotCounters:
         cells[self._in_flight[model]] -= 1.0
         cells[self._requests[model, record.endpoint, record.outcome]] += 1.0
         self._times(record, model)
-        self._tokens(record, model)
+        slot = self._tenants.known.get(record.tenant) or self._tenants.claim(record.tenant)
+        cells[slot + IN_FLIGHT] -= 1.0
+        cells[slot + REQUESTS[record.outcome]] += 1.0
+        self._tokens(record, model, slot)
         for reason in record.retries:
             cells[self._retries[model, reason]] += 1.0
         if record.disconnect is not None:
@@ -172,15 +179,21 @@ class SlotCounters:
         for stage, seconds in record.stages.items():
             self._overheads[stage].observe(whole_microseconds(seconds))
 
-    def _tokens(self, record: ExchangeRecord, model: str) -> None:
+    def _tokens(self, record: ExchangeRecord, model: str, slot: int) -> None:
         cells = self._cells
         if record.prompt_tokens:
-            cells[self._prompt_tokens[model]] += float(record.prompt_tokens)
+            prompt = float(record.prompt_tokens)
+            cells[self._prompt_tokens[model]] += prompt
+            cells[slot + PROMPT_TOKENS] += prompt
         if record.cached_tokens:
             cells[self._cached_tokens[model]] += float(record.cached_tokens)
         if record.output_tokens:
-            offsets = self._unconfirmed if record.output_tokens_estimated else self._output_tokens
-            cells[offsets[model]] += float(record.output_tokens)
+            output = float(record.output_tokens)
+            if record.output_tokens_estimated:
+                cells[self._unconfirmed[model]] += output
+            else:
+                cells[self._output_tokens[model]] += output
+                cells[slot + OUTPUT_TOKENS] += output
 
     def _by_model(self, metric: Metric) -> dict[str, CellHistogram]:
         return {

@@ -15,6 +15,7 @@ from gateway.metrics.catalogue import (
     RESTART_REASONS_WHILE_SERVING,
     Metric,
 )
+from gateway.metrics.tenants import CELL_BYTES, SLOT_SERIES, TenantTable
 from gateway.types import (
     DecisionReason,
     Endpoint,
@@ -27,7 +28,6 @@ from gateway.types import (
     WorkerState,
 )
 
-CELL_BYTES = 8
 CONNECTION_STATES = ("in_use", "idle")
 
 
@@ -68,6 +68,8 @@ class Layout:
     """
     Fixed label sets turned into offsets: the same arguments give the same layout in every process.
 
+    What is counted by tenant has no fixed label set; it is in the table `tenants` after everything else.
+
     Cell 0 holds a fingerprint of the layout, so that a reader with other ideas of it (another release, another
     configuration) refuses the array instead of mixing up series. All cells are float64: counts are exact up to 2**53,
     and one element type keeps an increment a single indexed store.
@@ -82,7 +84,8 @@ class Layout:
         self.workers = tuple(dict.fromkeys(workers))
         self._offsets: dict[tuple[str, tuple[str, ...]], int] = {}
         self.series: tuple[Series, ...] = tuple(self._place())
-        self.cells = self.series[-1].offset + self.series[-1].metric.width
+        self.tenants = TenantTable(self.series[-1].offset + self.series[-1].metric.width)
+        self.cells = self.tenants.end
         self.fingerprint = self._fingerprint()
 
     @property
@@ -119,4 +122,5 @@ class Layout:
         digest = hashlib.sha256()
         for series in self.series:
             digest.update(repr((series.metric.name, series.metric.buckets, series.values)).encode())
+        digest.update(repr((self.tenants, self.tenants.end, [series[1:] for series in SLOT_SERIES])).encode())
         return float(int.from_bytes(digest.digest()[:6], "big") | 1)

@@ -10,7 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.metrics.catalogue import COUNTED_BY_GATEWAY_PROCESSES, KNOWN_TO_THE_SUPERVISOR, Metric
+from gateway.metrics.catalogue import (
+    CATALOGUE,
+    COUNTED_BY_GATEWAY_PROCESSES,
+    COUNTED_BY_TENANT,
+    KNOWN_TO_THE_SUPERVISOR,
+    TENANTS_WITH_A_NAME,
+    Metric,
+)
 from gateway.metrics.layout import closed_values
 
 DEFAULT_FILE = Path("docs/metrics.md")
@@ -24,13 +31,21 @@ _HEAD = """\
 go back while the supervisor runs. The workers' own metrics (`vllm:...`) are at `/workers/NAME/metrics`, same port.
 
 Times are in seconds. `model` is a configured name, or `other` for exchanges of no known model; `worker` is a worker's
-name. Label values come from closed sets: no string chosen by a client becomes one. Series of
-`gateway_requests_total` and `gateway_request_duration_seconds` appear, all outcomes at once, with the first exchange of
-their model and endpoint, those of GPUs where there are some, the cost where there is a price; all others are there from
-the start.
+name, `tenant` that of an API key. Label values come from closed sets: no string chosen by a client becomes one. Series
+of `gateway_requests_total` and `gateway_request_duration_seconds` appear, all outcomes at once, with the first exchange
+of their model and endpoint; those of tenants with their first request; those of GPUs where there are some; the cost
+where there is a price; all others are there from the start.
 
 The log has one line for each request ([logs.md](logs.md)), and its values are the ones that were counted: the buckets
 of the histograms can be made again from it, number by number.
+"""
+
+_TENANTS = f"""
+A tenant is the name of an API key ([keys.md](keys.md)), of all keys that have it, and `anonymous` where no key is asked
+for. A new key's series appear with its first request, and a revoked key's stay. Requests that were refused for want of
+a valid key (401) are nobody's: they are in `gateway_requests_total{{model="other"}}` alone. Each gateway process has
+room for {TENANTS_WITH_A_NAME} tenants, those that it sees first; further ones are counted together as `other`, until
+`gateway reload --processes` puts new processes in its place.
 """
 
 _RECIPES = """\
@@ -66,8 +81,9 @@ Is something left over at idle? All of these are 0 then.
 def markdown() -> str:
     """The whole document."""
     counted = _table("Requests, counted by the gateway processes", COUNTED_BY_GATEWAY_PROCESSES)
+    tenants = _table("Tenants, counted by the gateway processes", COUNTED_BY_TENANT) + _TENANTS
     known = _table("Workers and GPUs, known to the supervisor", KNOWN_TO_THE_SUPERVISOR)
-    return _HEAD + counted + known + _labels() + _buckets() + _RECIPES
+    return _HEAD + counted + tenants + known + _labels() + _buckets() + _RECIPES
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,7 +111,7 @@ def _table(title: str, metrics: Sequence[Metric]) -> str:
 def _labels() -> str:
     rows = [
         f"| `{metric.name}` | `{label}` | {', '.join(f'`{value}`' for value in values)} |"
-        for metric in (*COUNTED_BY_GATEWAY_PROCESSES, *KNOWN_TO_THE_SUPERVISOR)
+        for metric in CATALOGUE
         for label in metric.labels
         if (values := closed_values(metric, label))
     ]
@@ -105,7 +121,7 @@ def _labels() -> str:
 def _buckets() -> str:
     rows = [
         f"| `{metric.name}` | {', '.join(f'{bound:g}' for bound in metric.buckets)} |"
-        for metric in (*COUNTED_BY_GATEWAY_PROCESSES, *KNOWN_TO_THE_SUPERVISOR)
+        for metric in CATALOGUE
         if metric.buckets
     ]
     return "\n".join(("", "## Buckets", "", "| histogram | upper bounds, seconds |", "|---|---|", *rows, ""))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from gateway.metrics.board import Board, Cells
-from gateway.metrics.catalogue import IN_FLIGHT, LOST_REQUESTS, Metric
+from gateway.metrics.catalogue import IN_FLIGHT, LOST_REQUESTS, TENANT_IN_FLIGHT, Metric
 from gateway.metrics.layout import Layout
+from gateway.metrics.tenants import SLOT_SERIES
 
 SeriesKey = tuple[Metric, tuple[str, ...]]
 Values = dict[SeriesKey, list[float]]
@@ -32,6 +33,8 @@ def retire(retired: Values, layout: Layout, cells: Cells) -> None:
             _fold(retired, [((metric, values), counted)])
         elif metric == IN_FLIGHT:
             _fold(retired, [((LOST_REQUESTS, values), counted)])
+        elif metric == TENANT_IN_FLIGHT:
+            retired.setdefault((metric, values), [0.0])  # the tenant was seen, and keeps its series
 
 
 class Totals:
@@ -78,6 +81,9 @@ def _read(layout: Layout, cells: Cells) -> Iterator[tuple[SeriesKey, list[float]
     copy: list[float] = list(cells)
     for series in layout.series:
         yield (series.metric, series.values), copy[series.offset : series.offset + series.metric.width]
+    for tenant, slot in layout.tenants.named(cells, copy):
+        for metric, more, cell in SLOT_SERIES:
+            yield (metric, (tenant, *more)), [copy[slot + cell]]
 
 
 def _fold(into: Values, items: Iterable[tuple[SeriesKey, list[float]]]) -> None:

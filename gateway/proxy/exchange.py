@@ -106,7 +106,7 @@ class Exchange(Waiting):
                 view = self._parse(body)
                 await self._breathe(body)
                 del body
-                relay.recorder.started(record.model)
+                relay.recorder.started(record.model, record.tenant)
                 counted = True
                 self._task = asyncio.current_task()
                 self._timer = LimitTimer(lambda: next_deadline(self), self._expired)
@@ -135,7 +135,7 @@ class Exchange(Waiting):
             relay.bodies.give_back(self.client.held_bytes)
             self._task = None
             if not counted:
-                relay.recorder.started(record.model)
+                relay.recorder.started(record.model, record.tenant)
             complete_record(self)
             if self.trace is not None:
                 self.trace.ended()

@@ -173,8 +173,8 @@ class Tracer(Protocol):
 class Recorder(Protocol):
     """Where exchanges are counted and logged."""
 
-    def started(self, model: str) -> None:
-        """An exchange of `model` ("" when unknown) is in flight."""
+    def started(self, model: str, tenant: str | None) -> None:
+        """An exchange of `model` ("" when unknown) and of `tenant` (see `ExchangeRecord`) is in flight."""
         ...
 
     def inter_token(self, model: str) -> GapHistogram:

@@ -151,7 +151,7 @@ def metrics_of(records: Iterable[ExchangeRecord]) -> bytes:
     board = totals.create(layout)
     counters = SlotCounters(layout, board.cells)
     for record in records:
-        counters.started(record.model)
+        counters.started(record.model, record.tenant)
         counters.finished(record)
     text = render(totals.merged())
     totals.retire(board)

@@ -76,7 +76,7 @@ def test_no_file_is_not_the_same_as_no_keys(keys: KeysFile, path: Path) -> None:
 
 def test_a_key_is_revoked_by_id_and_a_name_only_if_it_is_one_keys(keys: KeysFile, path: Path) -> None:
     """Which of two is meant is not guessed; the message has their ids."""
-    old, new, other = keys.create("acme").key, keys.create("acme").key, keys.create("other").key
+    old, new, other = keys.create("acme").key, keys.create("acme").key, keys.create("another").key
     with pytest.raises(NoSuchKey, match=f"{old.id}, {new.id}"):
         keys.revoke("acme")
     assert (old, new, other) == read_keys(path)
@@ -95,8 +95,9 @@ def test_revoking_without_a_file_makes_none(keys: KeysFile, tmp_path: Path) -> N
     assert [] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-x", ".x", "a" * 65, "a\n", "ä", 'x"', "a/b"])
-def test_a_name_fits_a_log_line(keys: KeysFile, path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["", "a b", "-x", ".x", "a" * 65, "a\n", "ä", 'x"', "a/b", "other", "anonymous"])
+def test_a_name_fits_a_log_line_and_a_label(keys: KeysFile, path: Path, name: str) -> None:
+    """The metrics have two names of their own for tenants."""
     with pytest.raises(ConfigurationError):
         keys.create(name)
 
@@ -157,7 +158,7 @@ def test_a_failed_write_changes_nothing(keys: KeysFile, path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(EnvironmentProblem, match="No space left"):
-        keys.create("other")
+        keys.create("another")
 
     assert before == path.read_bytes()
     assert ["keys.json", "keys.lock"] == sorted(each.name for each in path.parent.iterdir())

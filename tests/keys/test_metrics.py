@@ -16,9 +16,9 @@ def test_a_rejection_is_counted_by_its_reason_and_not_by_the_clients_code(reject
     totals = Totals()
     board = totals.create(layout)
     counters = SlotCounters(layout, board.cells)
-    record = ExchangeRecord("i", Endpoint.CHAT_COMPLETIONS, Family.CHAT, 0.0, model="m", outcome=Outcome.REJECTED)
+    record = ExchangeRecord("i", Endpoint.CHAT_COMPLETIONS, Family.CHAT, 0.0, "m", "acme", outcome=Outcome.REJECTED)
     record.error_code, record.rejection = "rate_limit_exceeded", rejection
-    counters.started("m")
+    counters.started("m", "acme")
     counters.finished(record)
     text = render(totals.merged()).decode()
     totals.retire(board)

@@ -79,7 +79,7 @@ async def test_c78_a_refusal_in_each_familys_envelope_echoes_nothing(gateway: Ga
         assert ("Bearer", "false") == (answer.header("www-authenticate"), answer.header("x-should-retry"))
         assert not any(word in answer.body.decode().lower() for word in ("sha256", "digest", "gateway", "keys.json"))
     assert worker.connections == []
-    assert {(Outcome.CLIENT_ERROR, "invalid_api_key", "", 401)} == {
+    assert {(Outcome.CLIENT_ERROR, "invalid_api_key", None, 401)} == {
         (record.outcome, record.error_code, record.tenant, record.status) for record in refused
     }
 

@@ -97,7 +97,7 @@ def test_keys_come_and_go_while_the_gateway_runs(configuration: Path, tmp_path: 
         assert "m" == served.http.get(f"{served.base}/v1/models", headers={"x-api-key": secret}).json()["data"][0]["id"]
         assert 200 == served.http.get(f"{served.base}/health").status_code
 
-        other = gateway(served, "keys", "create", "other", "--model", "nosuch")
+        other = gateway(served, "keys", "create", "another", "--model", "nosuch")
         assert "no model 'nosuch'" in other.stderr
         wait_until(
             lambda: ask(served, other.stdout.strip()).status_code == 404,
@@ -117,8 +117,8 @@ def test_keys_come_and_go_while_the_gateway_runs(configuration: Path, tmp_path: 
         wait_until(lambda: rejections(served) >= 1, within_s=15, what="the rejection counted")
 
         listed = gateway(served, "keys", "list", "--json").stdout
-        assert ["acme", "other"] == [entry["name"] for entry in json.loads(listed)]
-        assert 0 == gateway(served, "keys", "revoke", "other").returncode
+        assert ["acme", "another"] == [entry["name"] for entry in json.loads(listed)]
+        assert 0 == gateway(served, "keys", "revoke", "another").returncode
         revoked = gateway(served, "keys", "revoke", "acme")
         assert "every request is refused" in revoked.stdout
         wait_until(lambda: ask(served, secret).status_code == 401, within_s=FOLLOWED_S, what="the revoked key refused")

@@ -43,6 +43,7 @@ records = st.builds(
     family=st.just(Family.CHAT),
     started_at_s=st.just(0.0),
     model=st.sampled_from(("llama", "qwen", "", "what the client wrote")),
+    tenant=st.sampled_from((None, "", "acme", "batch")),
     stream=st.booleans(),
     outcome=st.sampled_from(Outcome),
     attempts=st.integers(0, 2),
@@ -108,6 +109,11 @@ def naive(finished: list[ExchangeRecord]) -> dict[tuple[str, frozenset[tuple[str
             ("gateway_output_tokens_total", record.output_tokens),
         ):
             counts[key(name, model=model)] += value or 0
+        if record.tenant is not None:
+            tenant = record.tenant or "anonymous"
+            counts[key("gateway_tenant_requests_total", tenant=tenant, outcome=record.outcome)] += 1
+            counts[key("gateway_tenant_prompt_tokens_total", tenant=tenant)] += record.prompt_tokens or 0
+            counts[key("gateway_tenant_output_tokens_total", tenant=tenant)] += record.output_tokens or 0
         if record.duration_s is not None:
             counts[key("gateway_request_duration_seconds_count", model=model, endpoint=record.endpoint)] += 1
         if record.stream and record.ttft_s is not None:
@@ -131,7 +137,7 @@ def test_two_processes_and_a_dead_one_count_what_a_naive_count_gives(finished: l
     for board, share in ((first, finished[:cut]), (second, finished[cut:])):
         counters = SlotCounters(layout, board.cells)
         for record in share:
-            counters.started(record.model)
+            counters.started(record.model, record.tenant)
             counters.finished(record)
 
     totals.retire(first)
@@ -183,7 +189,7 @@ def test_queue_depth_is_of_all_processes_and_waits_of_zero_count(totals: Totals)
         each.queue_depth("llama", 0)
     for attempts, stages in ((1, {}), (1, {Stage.ADMISSION: 2.0}), (0, {Stage.ADMISSION: 4.0}), (0, {})):
         record = ExchangeRecord("r", Endpoint.TOKENIZE, Family.PLAIN, 0.0, "llama", attempts=attempts, stages=stages)
-        counters[0].started("llama")
+        counters[0].started("llama", "")
         counters[0].finished(record)
 
     samples = exposed(totals)
@@ -212,9 +218,9 @@ def test_counters_survive_their_process_and_gauges_do_not(totals: Totals) -> Non
     layout = Layout(MODELS, WORKERS)
     board = totals.create(layout)
     counters = SlotCounters(layout, board.cells)
-    counters.started("llama")
+    counters.started("llama", "")
     counters.finished(_record(Outcome.OK))
-    counters.started("llama")
+    counters.started("llama", "")
     counters.worker_in_flight("llama-0", 1)
     counters.worker_circuit("llama-0", CircuitState.OPEN)
     before = exposed(totals)
@@ -238,7 +244,7 @@ def test_totals_of_two_configurations_add_up_by_name(totals: Totals) -> None:
     for layout in (old, new):
         counters = SlotCounters(layout, totals.create(layout).cells)
         for model in ("llama", "qwen"):
-            counters.started(model)
+            counters.started(model, "")
             counters.finished(_record(Outcome.OK, model=model))
 
     samples = exposed(totals)
@@ -319,7 +325,7 @@ def test_a_client_s_string_never_becomes_a_label(totals: Totals) -> None:
     counters = SlotCounters(layout, totals.create(layout).cells)
     record = _record(Outcome.REJECTED, model='evil"} 1')
     record.error_code = record.policy = record.decision = "evil"
-    counters.started(record.model)
+    counters.started(record.model, record.tenant)
     counters.finished(record)
 
     text = render(totals.merged()).decode()
@@ -335,7 +341,7 @@ def test_the_log_gets_each_record_once_after_it_was_counted(totals: Totals) -> N
     counters = SlotCounters(layout, totals.create(layout).cells, lines.append)
     record = _record(Outcome.OK)
 
-    counters.started("llama")
+    counters.started("llama", "")
     counters.finished(record)
 
     assert [record] == lines
@@ -346,7 +352,7 @@ def test_a_board_is_shared_by_its_descriptor(totals: Totals) -> None:
     layout = Layout(MODELS)
     board = totals.create(layout)
     attached = Board.attach(Layout(MODELS), os.dup(board.fd))
-    SlotCounters(layout, attached.cells).started("llama")
+    SlotCounters(layout, attached.cells).started("llama", "")
     attached.close()
     attached.close()
 

@@ -145,5 +145,5 @@ def test_every_label_of_the_processes_metrics_is_a_closed_set() -> None:
     """A label is a configured name or has its values in the vocabulary."""
     for metric in CATALOGUE:
         for label in metric.labels:
-            free = label in ("model", "worker", "gpu", "uuid", "name")  # configured, or the machine's
+            free = label in ("model", "worker", "tenant", "gpu", "uuid", "name")  # configured, or the machine's
             assert free or closed_values(metric, label), (metric.name, label)

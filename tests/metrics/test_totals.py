@@ -34,7 +34,7 @@ def test_what_a_dead_process_had_in_hand_is_lost_and_not_in_flight() -> None:
     totals, layout = Totals(), Layout(("m",))
     dead, living = totals.create(layout), totals.create(layout)
     for board in (dead, dead, living):
-        SlotCounters(layout, board.cells).started("m")
+        SlotCounters(layout, board.cells).started("m", "")
     before = totals.merged()
     totals.retire(dead)
     after = totals.merged()

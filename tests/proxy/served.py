@@ -53,7 +53,7 @@ class Records:
         self.gaps: list[float] = []
         self._changed = asyncio.Event()
 
-    def started(self, model: str) -> None:
+    def started(self, model: str, tenant: str | None) -> None:
         self.in_flight += 1
 
     def inter_token(self, model: str) -> Records:
