@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from gateway.clock import SystemClock
 from gateway.control.gpu_watch import AFTER_FAILURE_S, INTERVAL_S, GpuWatch
 from gateway.errors import EnvironmentProblem
 from gateway.log import EventLog
-from gateway.workers.nvml import Nvml
+from gateway.workers.nvml import GpuSensors, Nvml
 from tests.workers.fake_nvml import GIB, FakeNvml
 
 pytestmark = pytest.mark.anyio
@@ -106,3 +108,100 @@ async def test_a_driver_that_stops_answering_is_told_once_and_asked_more_rarely(
     assert 2 == len(lines)
     assert b"GPU is lost" in lines[0]
     assert b"gpu_sensors_readable" in lines[1]
+
+
+class Hanging:
+    """A driver whose calls return when the test says so, or raise something that nobody expects."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.asked = 0
+        self.closed = False
+        self.raises: Exception | None = None
+
+    def sensors(self) -> list[GpuSensors]:
+        self.asked += 1
+        assert self.go.wait(30)
+        if self.raises is not None:
+            raise self.raises
+        return [GpuSensors(0, "GPU-0", "H200", 80, 20)]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_driver_that_hangs_leaves_no_stale_reading_and_gathers_no_calls() -> None:
+    """The last reading is withdrawn and that is told once; the late answer counts when it comes."""
+    driver, steps, lines = Hanging(), Steps(), list[bytes]()
+    told = anyio.Event()
+
+    def write(line: bytes) -> None:
+        lines.append(line)
+        told.set()
+
+    gpus = GpuWatch(lambda: driver, EventLog(write, SystemClock()), steps.sleep, patience_s=0.01)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            driver.go.set()
+            group.start_soon(gpus.run)
+            await steps.reached()
+            driver.go.clear()
+            before = gpus.readings
+            group.start_soon(steps.next)
+            await told.wait()
+            meanwhile, asked = gpus.readings, driver.asked
+            driver.go.set()
+            await steps.reached()
+            after = gpus.readings
+            group.cancel_scope.cancel()
+
+    assert (1, 0, 1) == (len(before), len(meanwhile), len(after))
+    assert 2 == asked
+    assert b"gpu_sensors_unreadable" in lines[0]
+    assert b"gpu_sensors_readable" in lines[1]
+    assert driver.closed
+
+
+async def test_the_end_waits_for_no_call_and_closes_no_library_under_one() -> None:
+    """The thread is a daemon, so that the interpreter does not wait for it either."""
+    driver, lines = Hanging(), list[bytes]()
+    gpus = watch(lambda: driver, lines, Steps())
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(gpus.run)
+            while not driver.asked:
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+
+    threads = [thread for thread in threading.enumerate() if thread.name == "gpu-sensors"]
+    assert threads
+    assert all(thread.daemon for thread in threads)
+    assert not driver.closed
+    driver.go.set()
+    for thread in threads:
+        thread.join(20)
+
+
+@pytest.mark.parametrize("where", ["open", "read"])
+async def test_whatever_a_driver_library_raises_stays_here(where: str) -> None:
+    """A library of another release, or half installed: told, and nothing else ends."""
+    driver, steps, lines = Hanging(), Steps(), list[bytes]()
+    driver.raises = AttributeError("undefined symbol: nvmlDeviceGetPowerUsage")
+    driver.go.set()
+
+    def broken() -> Hanging:
+        if where == "open":
+            raise OSError("libnvidia-ml.so.1: file too short")
+        return driver
+
+    gpus = watch(broken, lines, steps)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(gpus.run)
+            if where == "read":
+                await steps.reached()
+                group.cancel_scope.cancel()
+
+    assert () == gpus.readings
+    assert 1 == len(lines)
+    assert b"gpu_sensors_unreadable" in lines[0]
