@@ -60,5 +60,5 @@ class Fleet(Protocol[LeaseT_co]):
         ...
 
     def on_release(self, model: str, released: Callable[[], None]) -> None:
-        """`released` is called whenever a permit of the model has been given back in this process."""
+        """`released` is called whenever a permit of a model with a limit has been given back in this process."""
         ...

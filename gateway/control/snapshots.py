@@ -17,6 +17,9 @@ def build_snapshot(
     A model's context length is the smallest that one of its workers reports, so that what `/v1/models` promises holds
     on whichever worker a request lands.
 
+    The limits in it make one truth of them: a process that a reload has replaced has older settings and requests that
+    wait, and would go on claiming permits that by its own limit there are none of.
+
     Args:
         created: Unix seconds given for every model in `/v1/models`: when this supervisor started.
     """
@@ -29,6 +32,7 @@ def build_snapshot(
                 aliases=tuple(model.aliases),
                 created=created,
                 max_model_len=min(lengths) if lengths else None,
+                max_in_flight=model.max_in_flight or 0,
             )
         )
     return FleetSnapshot(version=version, models=tuple(models), workers=tuple(views), draining=draining)

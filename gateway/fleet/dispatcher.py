@@ -44,7 +44,8 @@ class FleetDispatcher:
         scheduler: The routing decision.
         clock: For leases, breakers and claims.
         on_failure: Told of every failure of a worker (the link limits the rate).
-        limits: Attempts that each worker of a model may have in flight; models without have no limit.
+        limits: Attempts that each worker of a model may have in flight, as long as the snapshot does not say it; models
+            without have no limit.
     """
 
     def __init__(
@@ -88,18 +89,19 @@ class FleetDispatcher:
         if not members:
             return None
         now_s = self._clock.monotonic()
-        limit = self._limits.get(model)
+        limit = self._view.limit(model, self._limits.get(model))
+        released = None
         if limit is None:
             alone = self._view.alone
             candidates = [member.candidate(now_s, alone=alone) for member in members]
         else:
             candidates = [member.limited_candidate(now_s, limit, since_s) for member in members]
+            released = self._on_release.get(model)
         choice = self._scheduler.choose(model, request.prefix, excluded, candidates)
         if choice is None:
             return None
         for member in members:
             if member.view.name == choice.worker:
-                released = self._on_release.get(model)
                 return WorkerLease(member, choice.policy, choice.reason, self._clock, self._on_failure, released)
         raise RuntimeError(f"the scheduler chose {choice.worker!r}, which was not among the candidates")
 
@@ -116,8 +118,8 @@ class FleetDispatcher:
 
         What cannot be used is not claimed: others would leave it alone for nothing.
         """
-        if model not in self._limits:
-            return
+        if self._view.limit(model, self._limits.get(model)) is None:
+            firsts = ()  # nor does a claim stay that was made when there was one
         now_s = self._clock.monotonic()
         members = self._view.members(model)
         ready = [member for member in members if member.view.state is WorkerState.READY]
@@ -130,6 +132,5 @@ class FleetDispatcher:
         self._view.looked(now_s)
 
     def on_release(self, model: str, released: Callable[[], None]) -> None:
-        """Call `released` whenever a lease of the model has been left in this process. Only where there is a limit."""
-        if model in self._limits:
-            self._on_release[model] = released
+        """Call `released` whenever a lease has been left in this process that was taken under a limit."""
+        self._on_release[model] = released

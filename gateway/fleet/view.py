@@ -48,6 +48,7 @@ class FleetView:
         self._by_model: dict[str, tuple[Member, ...]] = {}
         self._retired: list[Member] = []
         self._by_name: dict[str, ModelView] = {}
+        self._permits: dict[str, int] = {}
         self._changed = anyio.Event()
         self._drain = False
 
@@ -77,9 +78,15 @@ class FleetView:
         self._by_model = {model: tuple(members) for model, members in by_model.items()}
         by_name = {alias: model for model in snapshot.models for alias in model.aliases}
         self._by_name = by_name | {model.name: model for model in snapshot.models}
+        self._permits = {model.name: model.max_in_flight for model in snapshot.models if model.max_in_flight >= 0}
         self._retired = [member for member in self._retired if member.in_flight]
         self._notify()
         return True
+
+    def limit(self, model: str, default: int | None) -> int | None:
+        """How many attempts each worker of a model may have in flight, None for any number; `default`: if not told."""
+        told = self._permits.get(model)
+        return default if told is None else told or None
 
     def resolve(self, name: str) -> ModelView | None:
         """The model that a name or alias means."""

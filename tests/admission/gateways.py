@@ -206,8 +206,9 @@ class Gateways:
         *,
         was_ready_at_s: float | None = 990.0,
         draining: bool = False,
+        told: int = -1,
     ) -> None:
-        """All processes hear of the workers; READY unless said otherwise."""
+        """All processes hear of the workers; READY unless said otherwise. `told`: the limit that they hear of."""
         workers = tuple(
             WorkerView(
                 name=name,
@@ -221,7 +222,7 @@ class Gateways:
             )
             for name, column in self.columns.items()
         )
-        snapshot = FleetSnapshot(next(self._version), (ModelView(MODEL, (), 1),), workers, draining)
+        snapshot = FleetSnapshot(next(self._version), (ModelView(MODEL, (), 1, None, told),), workers, draining)
         for process in self.processes:
             process.view.apply(snapshot)
 
