@@ -235,7 +235,7 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         revision=revision,
         on_ready=lambda launch_id: note_ready(state.records, launch_id),
         adopted=frozenset(adoptions),
-        vitals=VitalSigns(scraper, clock),
+        vitals=VitalSigns(scraper, plain),
         gpus=GpuWatch(Nvml, plain),
     )
     try:

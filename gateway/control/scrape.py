@@ -8,6 +8,7 @@ that serves tokens.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import anyio
@@ -19,6 +20,7 @@ from gateway.types import WorkerAddress, WorkerView
 
 MAX_AGE_S = 1.0
 TIMEOUT_S = 5.0
+"""For the whole page: a worker that sends a byte now and then must not hold up whoever asks next."""
 MAX_PAGE_BYTES = 32 * 1024 * 1024
 
 
@@ -37,10 +39,17 @@ class Page:
 
 
 class Scraper:
-    """Keeps the last page of every worker."""
+    """
+    Keeps the last page of every worker.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        clock: For the pages' age.
+        timeout_s: For one page.
+    """
+
+    def __init__(self, clock: Clock, timeout_s: float = TIMEOUT_S) -> None:
         self._clock = clock
+        self._timeout_s = timeout_s
         self._pages: dict[str, Page] = {}
         self._locks: dict[str, anyio.Lock] = {}
         self._contexts: dict[tuple[str | None, bool], ssl.SSLContext] = {}
@@ -59,26 +68,47 @@ class Scraper:
             self._pages[worker.name] = page
             return page
 
+    def forget_all_but(self, workers: Collection[str]) -> None:
+        """Drop the pages of workers that a reload has removed."""
+        for name in self._pages.keys() - workers:
+            del self._pages[name]
+        for name in self._locks.keys() - workers:
+            if not self._locks[name].statistics().locked:
+                del self._locks[name]
+
     async def _fetch(self, worker: WorkerView) -> Page:
         address = worker.address
         if not address.uds and not address.host:
             raise ScrapeError(f"worker {worker.name} has no process now ({worker.state})")
         headers = {"authorization": f"Bearer {worker.api_key}"} if worker.api_key else {}
         try:
-            async with (
-                client(address, self._context(address)) as http,
-                http.stream("GET", "metrics", headers=headers) as answer,
-            ):
-                if answer.status_code != 200:
-                    raise ScrapeError(f"worker {worker.name} answered {answer.status_code} to /metrics")
-                text = bytearray()
-                async for chunk in answer.aiter_bytes():
-                    text += chunk
-                    if len(text) > MAX_PAGE_BYTES:
-                        raise ScrapeError(f"worker {worker.name} has more than {MAX_PAGE_BYTES} bytes of metrics")
-                content_type = answer.headers.get("content-type", "text/plain; version=0.0.4")
-        except httpx.HTTPError as exc:
+            with anyio.fail_after(self._timeout_s):
+                return await self._read(worker, headers)
+        except TimeoutError as exc:
+            raise ScrapeError(
+                f"worker {worker.name} gave no whole page of metrics within {self._timeout_s:g} s"
+            ) from exc
+        except httpx.LocalProtocolError as exc:
+            # Its text quotes the header, and with it the key.
+            raise ScrapeError(f"worker {worker.name} cannot be asked: its api_key fits into no header") from exc
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:
+            # Beyond HTTP: a certificate file that is gone, a key or a host that no header or URL can carry.
             raise ScrapeError(f"worker {worker.name} gives no metrics: {exc or type(exc).__name__}") from exc
+
+    async def _read(self, worker: WorkerView, headers: dict[str, str]) -> Page:
+        address = worker.address
+        async with (
+            client(address, self._context(address)) as http,
+            http.stream("GET", "metrics", headers=headers) as answer,
+        ):
+            if answer.status_code != 200:
+                raise ScrapeError(f"worker {worker.name} answered {answer.status_code} to /metrics")
+            text = bytearray()
+            async for chunk in answer.aiter_bytes():
+                text += chunk
+                if len(text) > MAX_PAGE_BYTES:
+                    raise ScrapeError(f"worker {worker.name} has more than {MAX_PAGE_BYTES} bytes of metrics")
+            content_type = answer.headers.get("content-type", "text/plain; version=0.0.4")
         return Page(bytes(text), content_type, worker.launch_id, self._clock.monotonic())
 
     def _context(self, address: WorkerAddress) -> ssl.SSLContext | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
 
-from gateway.clock import Clock
-from gateway.control.scrape import ScrapeError, Scraper
+from gateway.control.scrape import Page, ScrapeError, Scraper
+from gateway.log import EventLog
 from gateway.types import WorkerState, WorkerView
 
 INTERVAL_S = 5.0
@@ -34,11 +35,15 @@ class _Look:
 
 
 class VitalSigns:
-    """Looks at every worker that serves, every few seconds. `run` is the only writer."""
+    """
+    Looks at every worker that serves, every few seconds. `run` is the only writer.
 
-    def __init__(self, scraper: Scraper, clock: Clock) -> None:
+    Whatever a worker answers, nothing but its own figures suffers.
+    """
+
+    def __init__(self, scraper: Scraper, log: EventLog) -> None:
         self._scraper = scraper
-        self._clock = clock
+        self._log = log
         self._looks: dict[str, _Look] = {}
 
     def of(self, worker: str, launch_id: str) -> Vitals:
@@ -49,20 +54,26 @@ class VitalSigns:
     async def run(self, workers: Callable[[], Sequence[WorkerView]]) -> None:
         """Until cancelled."""
         while True:
-            serving = [view for view in workers() if view.state in (WorkerState.READY, WorkerState.DRAINING)]
+            everyone = workers()
+            serving = [view for view in everyone if view.state in (WorkerState.READY, WorkerState.DRAINING)]
             async with anyio.create_task_group() as group:
                 for view in serving:
                     group.start_soon(self._look, view)
             names = {view.name for view in serving}
             self._looks = {name: look for name, look in self._looks.items() if name in names}
+            self._scraper.forget_all_but({view.name for view in everyone})
             await anyio.sleep(INTERVAL_S)
 
     async def _look(self, worker: WorkerView) -> None:
         try:
-            page = await self._scraper.page(worker)
+            self._note(worker, await self._scraper.page(worker))
         except ScrapeError:
             self._looks.pop(worker.name, None)
-            return
+        except Exception as exc:  # a defect here is no reason to end the supervisor, whose task this is
+            self._looks.pop(worker.name, None)
+            self._log.event("vitals_failed", level="error", worker=worker.name, detail=repr(exc))
+
+    def _note(self, worker: WorkerView, page: Page) -> None:
         text = page.text.decode("utf-8", "replace")
         tokens = total(text, TOKENS)
         before = self._looks.get(worker.name)
@@ -91,11 +102,19 @@ def highest(text: str, name: str) -> float | None:
 
 
 def _values(text: str, name: str) -> list[float]:
+    """Of all series of a metric. By searching: a page has thousands of lines, and there may be hundreds of workers."""
     values = []
-    for line in text.splitlines():
-        if line.startswith((name + "{", name + " ")):
+    page, mark = "\n" + text, "\n" + name
+    at = page.find(mark)
+    while at >= 0:
+        end = page.find("\n", at + 1)
+        line = page[at + 1 : end if end >= 0 else len(page)]
+        if line[len(name) : len(name) + 1] in ("{", " "):
             try:
-                values.append(float(line.rsplit(" ", 1)[1]))
+                value = float(line.rsplit(" ", 1)[1])
             except ValueError:
                 return []  # not Prometheus text: nothing can be said
+            if math.isfinite(value):
+                values.append(value)
+        at = page.find(mark, at + 1)
     return values

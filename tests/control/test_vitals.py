@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import cast
 
 import anyio
 import pytest
 
+from gateway.clock import SystemClock
 from gateway.control.scrape import Page, ScrapeError, Scraper
 from gateway.control.vitals import Vitals, VitalSigns, highest, total
+from gateway.log import EventLog
 from gateway.types import WorkerAddress, WorkerState, WorkerView
 
 pytestmark = pytest.mark.anyio
@@ -23,9 +25,16 @@ class Pages:
         self.usage = 0.25
         self.now_s = 10.0
         self.asked: list[str] = []
+        self.kept: set[str] = set()
+        self.raises: Exception | None = None
+
+    def forget_all_but(self, workers: Collection[str]) -> None:
+        self.kept = set(workers)
 
     async def page(self, worker: WorkerView) -> Page:
         self.asked.append(worker.name)
+        if self.raises is not None:
+            raise self.raises
         if self.tokens is None:
             raise ScrapeError("no")
         text = (
@@ -36,12 +45,8 @@ class Pages:
         return Page(text.encode(), "text/plain", worker.launch_id, self.now_s)
 
 
-class NoClock:
-    def monotonic(self) -> float:
-        return 0.0
-
-    def unix(self) -> float:
-        return 0.0
+def silent() -> EventLog:
+    return EventLog(list[bytes]().append, SystemClock())
 
 
 def view(launch_id: str = "l1", state: WorkerState = WorkerState.READY) -> WorkerView:
@@ -59,7 +64,7 @@ async def looked(signs: VitalSigns, workers: Callable[[], list[WorkerView]]) -> 
 async def test_the_rate_is_what_was_generated_between_two_looks() -> None:
     """Unknown after the first; the KV cache's use is that of the fullest engine; another launch starts anew."""
     pages = Pages()
-    signs = VitalSigns(cast(Scraper, pages), NoClock())
+    signs = VitalSigns(cast(Scraper, pages), silent())
     await looked(signs, lambda: [view()])
     first = signs.of("m-0", "l1")
     pages.tokens, pages.now_s = 500.0, 15.0
@@ -79,7 +84,7 @@ async def test_the_rate_is_what_was_generated_between_two_looks() -> None:
 
 async def test_a_worker_that_serves_nobody_is_not_asked() -> None:
     pages = Pages()
-    signs = VitalSigns(cast(Scraper, pages), NoClock())
+    signs = VitalSigns(cast(Scraper, pages), silent())
     await looked(signs, lambda: [view(state=WorkerState.STARTING)])
 
     assert [] == pages.asked
@@ -87,7 +92,7 @@ async def test_a_worker_that_serves_nobody_is_not_asked() -> None:
 
 async def test_a_worker_without_metrics_has_no_vitals() -> None:
     pages = Pages()
-    signs = VitalSigns(cast(Scraper, pages), NoClock())
+    signs = VitalSigns(cast(Scraper, pages), silent())
     await looked(signs, lambda: [view()])
     pages.tokens = None
     await looked(signs, lambda: [view()])
@@ -102,3 +107,25 @@ def test_metrics_of_similar_names_are_told_apart() -> None:
     assert 3.0 == highest(text, "a_total")
     assert None is total(text, "b")
     assert None is total("a_total nonsense", "a_total")
+
+
+def test_a_series_that_says_nan_says_nothing() -> None:
+    """Engines give it where nothing was measured; a sum with it would be none."""
+    text = 'a{x="1"} NaN\na{x="2"} 3\n'
+
+    assert 3.0 == total(text, "a")
+    assert 3.0 == highest(text, "a")
+    assert None is highest('a{x="1"} NaN', "a")
+
+
+async def test_a_defect_here_is_logged_and_ends_nothing() -> None:
+    """The looks run in the supervisor's task group, where an exception would end the whole fleet."""
+    pages, lines = Pages(), list[bytes]()
+    pages.raises = RuntimeError("unheard of")
+    signs = VitalSigns(cast(Scraper, pages), EventLog(lines.append, SystemClock()))
+    await looked(signs, lambda: [view(), view(state=WorkerState.STARTING)])
+
+    assert Vitals() == signs.of("m-0", "l1")
+    assert 1 == len(lines)
+    assert b"unheard of" in lines[0]
+    assert {"m-0"} == pages.kept
