@@ -128,7 +128,7 @@ def test_every_sdk_gets_the_workers_own_answer(served: Served, sdk: str, tmp_pat
 
 
 def test_the_load_test_prints_its_table_against_the_running_gateway(served: Served, tmp_path: Path) -> None:
-    """`make loadtest` on a real model: every scheduled request is accounted for and none failed."""
+    """`make loadtest` on a real model: all requests are accounted for, none failed, and lengths are those asked for."""
     done = subprocess.run(
         [sys.executable, "-m", "loadtest", "--target", served.base, "--users", "2", "--duration", "10"],
         capture_output=True,
@@ -138,9 +138,14 @@ def test_the_load_test_prints_its_table_against_the_running_gateway(served: Serv
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120"},
     )
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    # 4 is INVALID: client and engine share this machine's processors, and nothing is timed here.
+    assert done.returncode in (0, 4), done.stdout + done.stderr
     assert "time to first token" in done.stdout.lower()
-    assert "unsent 0" in done.stdout
+    assert "failed 0 + unsent 0" in done.stdout
+    (log,) = tmp_path.glob("results/*/requests.jsonl")
+    requests = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert {64} == {request["output_tokens"] for request in requests}
+    assert all(abs(request["prompt_tokens"] - 128) <= 2 for request in requests), "template included"
 
 
 def test_the_dashboards_are_filled_by_a_real_engine(served: Served, tmp_path: Path) -> None:
