@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -49,7 +50,7 @@ KEEP_ALIVE_S = 120
 LAST_WORDS_S = 1.0
 """After the drain deadline, for the error events of the streams that are cut to go out."""
 MEASURE_EVERY_S = 1.0
-FIRST_SNAPSHOT_S = 2.0
+FIRST_SNAPSHOT_S = 30.0
 """A process that hears nothing of the fleet for so long serves all the same, and says that it has no worker."""
 BACKLOG = 4096
 
@@ -148,6 +149,11 @@ class GatewayProcess:
         # Requests leave no reference cycles behind; the collector is for the rare ones that fail oddly.
         gc.set_threshold(50_000, 20, 20)
         try:
+            # Clients wait in the socket's queue: before the first snapshot every model is unknown, and they would be
+            # told so.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_SNAPSHOT_S):
+                    await self._informed.wait()
             await self._server.serve(sockets=[self._listener])
         finally:
             if self._cut is not None:

@@ -10,12 +10,22 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pytest
 
 from gateway.config.settings import Settings
 from gateway.fleet import InFlightBoard
-from gateway.messages import Configure, Drain, Hello, Snapshot, ToGateway, decode_to_supervisor, encode
+from gateway.messages import (
+    Configure,
+    Drain,
+    Hello,
+    LoadReport,
+    Snapshot,
+    ToGateway,
+    decode_to_supervisor,
+    encode,
+)
 from gateway.metrics import Board, Layout
 from gateway.types import FleetSnapshot, ModelView, WorkerAddress, WorkerState, WorkerView
 from loadtest.servers import frames, scripts
@@ -25,6 +35,7 @@ from tests.proxy.raw_client import CHAT, ask, chat, connect, post, request
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
+Said = TypeVar("Said", Hello, LoadReport)
 EVENTS = frames.ChatStream().events(usage=False)
 
 
@@ -37,20 +48,28 @@ class Process:
     board: Board
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    view: WorkerView
 
     def tell(self, message: ToGateway) -> None:
         self.writer.write(encode(message))
 
-    async def hello(self) -> Hello:
+    async def heard(self, kind: type[Said]) -> Said:
+        """The next message of a kind that the process sends."""
         while True:
             message = decode_to_supervisor((await self.reader.readline())[:-1])
-            if isinstance(message, Hello):
+            if isinstance(message, kind):
                 return message
+
+    def inform(self) -> None:
+        """The first snapshot: one worker, READY."""
+        self.tell(Snapshot(fleet=FleetSnapshot(1, (ModelView("sim", (), 1),), (self.view,))))
 
 
 @asynccontextmanager
-async def gateway_process(worker: FaultServer, *, drain_timeout_s: float = 20) -> AsyncIterator[Process]:
-    """A process that serves model `sim` from `worker`; killed at the end if it still lives."""
+async def gateway_process(
+    worker: FaultServer, *, drain_timeout_s: float = 20, informed: bool = True
+) -> AsyncIterator[Process]:
+    """A process that serves model `sim` from `worker` once it is informed; killed at the end if it still lives."""
     settings = Settings.model_validate(
         {
             "models": {"sim": {"workers": [{"url": worker.url}]}},
@@ -72,7 +91,9 @@ async def gateway_process(worker: FaultServer, *, drain_timeout_s: float = 20) -
     )
     theirs.close()
     reader, writer = await asyncio.open_connection(sock=ours)
-    running = Process(listener.getsockname()[1], process, board, reader, writer)
+    address = WorkerAddress(host=worker.host, port=worker.port)
+    view = WorkerView("sim-static-0", "sim", WorkerState.READY, "1", address, 0.0)
+    running = Process(listener.getsockname()[1], process, board, reader, writer, view)
     listener.close()
     try:
         running.tell(
@@ -84,10 +105,9 @@ async def gateway_process(worker: FaultServer, *, drain_timeout_s: float = 20) -
                 row=in_flight.open_row(),
             )
         )
-        address = WorkerAddress(host=worker.host, port=worker.port)
-        view = WorkerView("sim-static-0", "sim", WorkerState.READY, "1", address, 0.0)
-        running.tell(Snapshot(fleet=FleetSnapshot(1, (ModelView("sim", (), 1),), (view,))))
-        assert (await running.hello()).pid == process.pid
+        if informed:
+            running.inform()
+            assert (await running.heard(Hello)).pid == process.pid
         yield running
     finally:
         if process.returncode is None:
@@ -105,6 +125,25 @@ async def test_it_serves_and_counts() -> None:
         assert answer.body.endswith(frames.DONE)
         assert (await ask(running.port, request("GET", "/ready"))).status == 200
         assert sum(running.board.cells[1:]) > 0
+
+
+async def test_clients_wait_for_the_first_snapshot() -> None:
+    """A process that does not know the fleet yet would call every model unknown: it takes nobody before it does."""
+    async with (
+        asyncio.timeout(60),
+        FaultServer(scripts.chat_stream()) as worker,
+        gateway_process(worker, informed=False) as running,
+        connect(running.port) as client,
+    ):
+        client.send(post(CHAT, chat()))
+        await running.heard(LoadReport)  # it follows the channel, and could serve
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.head(), 0.3)
+        running.inform()
+        answer = await client.answer()
+
+        assert 200 == answer.status
+        assert answer.body.endswith(frames.DONE)
 
 
 @pytest.mark.parametrize("how", ["drain", "sigterm", "channel-end"])

@@ -90,7 +90,10 @@ class Load:
             connection.send(post(PATH, body))
             answer = await connection.head()
             one.status = answer.status
-            if stream:
+            if one.status != 200:
+                await connection.rest(answer)
+                one.failure = answer.body.decode()
+            elif stream:
                 while await connection.chunk(answer):
                     one.tokens = answer.body.count(b'"text":')
                 one.whole = answer.complete and answer.body.endswith(DONE)
