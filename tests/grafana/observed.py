@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.e2e.served import Served, free_port, wait_until
 from tests.grafana.live import LivePrometheus, Series
 from tests.grafana.reading import ROOT, Target, every_target
-from tests.grafana.traffic import Traffic, write_fleet
+from tests.grafana.traffic import Traffic, create_keys, write_fleet
 
 QUICKER = (
     # The hung worker and its engine after seconds instead of minutes; a few preemptions are enough.
@@ -47,6 +47,7 @@ class Observed:
 def observed(folder: Path) -> Iterator[Observed]:
     """Inside: every target was scraped four times since the last request, and the alerts in FIRING fire."""
     fleet = write_fleet(folder)
+    keys = create_keys(folder / "state")
     metrics_port = free_port()
     path = os.pathsep.join([str(folder / "driver"), str(ROOT)])
     with (
@@ -66,8 +67,11 @@ def observed(folder: Path) -> Iterator[Observed]:
             context=prometheus.said,
         )
         idle = {target.name: prometheus.answer(target) for target in every_target() if target.instant}
-        traffic = Traffic(served)
-        with traffic.held(), load_test(served, folder, metrics_port, "--model", "demo", "--rate", "3"):
+        traffic = Traffic(served, keys)
+        with (
+            traffic.held(),
+            load_test(served, folder, metrics_port, "--model", "demo", "--rate", "3", key=keys["bench"]),
+        ):
             traffic.send()
             for times in range(1, 4):
                 traffic.break_worker()
@@ -103,8 +107,8 @@ def observed(folder: Path) -> Iterator[Observed]:
 
 
 @contextmanager
-def load_test(served: Served, folder: Path, metrics_port: int, *load: str) -> Iterator[None]:
-    """Streaming chats until the block ends, with the load test's own metrics."""
+def load_test(served: Served, folder: Path, metrics_port: int, *load: str, key: str = "") -> Iterator[None]:
+    """Streaming chats until the block ends, with the load test's own metrics; `key` where the gateway asks for one."""
     command = [
         *(sys.executable, "-m", "loadtest", "chat", "--target", served.base, *load),
         *("--duration", "100s", "--warmup", "0s", "--calibrate", "never", "--yes"),
@@ -114,6 +118,7 @@ def load_test(served: Served, folder: Path, metrics_port: int, *load: str) -> It
         process = subprocess.Popen(
             ["env", "--default-signal=INT", *command],
             cwd=ROOT,
+            env={**os.environ, **({"GATEWAY_API_KEY": key} if key else {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 
+from gateway.clock import SystemClock
+from gateway.keys import KeysFile
 from tests.e2e.served import Served
+
+TENANTS = ("acme", "batch", "bench")
 
 FLEET = """
 models:
@@ -67,25 +71,33 @@ def write_fleet(folder: Path) -> Path:
     return file
 
 
+def create_keys(state: Path) -> dict[str, str]:
+    """A key for each of the tenants, in the state directory of a gateway that is about to start."""
+    state.mkdir(mode=0o700)
+    file = KeysFile(state / "keys.json", SystemClock())
+    return {name: file.create(name).secret for name in TENANTS}
+
+
 def _chat(model: str, **more: object) -> dict[str, object]:
     return {"model": model, "messages": [{"role": "user", "content": "Tell me of bridges. " * 6}], **more}
 
 
 class Traffic:
-    """Sends requests to a running gateway; `held` keeps some of them open."""
+    """Sends requests to a running gateway with the keys of two tenants; `held` keeps some of them open."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, keys: Mapping[str, str]) -> None:
         self._served = served
+        self._keys = keys
 
     def send(self) -> None:
         """A few dozen requests, good and bad, from eight threads; returns when all have ended."""
         with ThreadPoolExecutor(8) as pool:
             for number in range(24):
-                pool.submit(self._stream, _chat("demo", max_tokens=24, user=str(number)))
+                pool.submit(self._stream, _chat("demo", max_tokens=24, user=str(number)), TENANTS[number % 2])
             for _ in range(6):
                 pool.submit(self._stream, _chat("tight", max_tokens=60, ignore_eos=True))
             for _ in range(8):
-                pool.submit(self._stream, _chat("narrow", max_tokens=48))
+                pool.submit(self._stream, _chat("narrow", max_tokens=48), "batch")
             for _ in range(4):
                 pool.submit(self._whole, _chat("demo", max_tokens=8))
                 pool.submit(self._whole, _chat("nobody"))
@@ -104,8 +116,9 @@ class Traffic:
             f"{self._served.admin}/workers/{worker}/{command}", headers={"Authorization": f"Bearer {token}"}
         ).raise_for_status()
 
-    def _stream(self, body: dict[str, object]) -> None:
-        with self._served.http.stream("POST", self._url, json={**body, "stream": True}) as answer:
+    def _stream(self, body: dict[str, object], tenant: str = "acme") -> None:
+        headers = {"x-api-key": self._keys[tenant]}
+        with self._served.http.stream("POST", self._url, json={**body, "stream": True}, headers=headers) as answer:
             try:
                 for _ in answer.iter_bytes():
                     pass
@@ -113,7 +126,7 @@ class Traffic:
                 return  # the frail worker's end is in the stream
 
     def _whole(self, body: dict[str, object]) -> None:
-        self._served.http.post(self._url, json=body)
+        self._served.http.post(self._url, json=body, headers={"x-api-key": self._keys["acme"]})
 
     def _leave(self) -> None:
         """A client that closes its connection after the first bytes of a stream."""
@@ -135,7 +148,8 @@ class Traffic:
         connection = socket.create_connection(("127.0.0.1", self._served.port), timeout=30)
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self._served.port}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            f"X-Api-Key: {self._keys['acme']}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(content)}\r\n\r\n"
         )
         connection.sendall(head.encode() + content)
         return connection
