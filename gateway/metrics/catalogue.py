@@ -159,7 +159,8 @@ OVERHEAD = Metric(
     "gateway_overhead_seconds",
     "histogram",
     ("stage",),
-    "Time the gateway itself spent on an exchange, by stage.",
+    "Time an exchange spent in the gateway, by stage. `admission` has the wait for a worker in it, which is load, not "
+    "the gateway's doing.",
     buckets=OVERHEAD_BUCKETS,
 )
 QUEUE_DEPTH = Metric(
