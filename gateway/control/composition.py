@@ -211,7 +211,7 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
     scraper = Scraper(clock)
 
     def make_admin(supervisor: Supervisor) -> AdminServer:
-        history = History(supervisor.totals.merged, lambda: tuple(supervisor.settings.models), clock)
+        history = History(supervisor.totals.of, lambda: tuple(supervisor.settings.models), clock, plain)
         app = admin_app(supervisor, scraper, history, state.keys_file.exists)
         guarded = TcpGuard(app, bound_host=settings.admin.host, token=state.admin_token())
         return UvicornAdminServer(guarded, app, history.run)

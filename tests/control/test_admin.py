@@ -106,7 +106,7 @@ async def served(tmp_path: Path, *, bound_host: str = "127.0.0.1") -> AsyncItera
     """The admin API on a free port and on a Unix socket. (As a context of the test itself: cancel scopes do not span
     fixtures.)"""
     fleet = FakeFleet()
-    history = History(fleet.totals.merged, lambda: ["m"], SystemClock())
+    history = History(fleet.totals.of, lambda: ["m"], SystemClock(), EventLog(list[bytes]().append, SystemClock()))
     app = admin_app(fleet, Scraper(SystemClock()), history, lambda: False)
     server = UvicornAdminServer(TcpGuard(app, bound_host=bound_host, token=TOKEN), app)
     (tcp,) = listen("127.0.0.1", 0, key="admin")

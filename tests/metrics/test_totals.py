@@ -41,3 +41,19 @@ def test_what_a_dead_process_had_in_hand_is_lost_and_not_in_flight() -> None:
 
     assert ([3.0], [0.0]) == (before[IN_FLIGHT, ("m",)], before[LOST_REQUESTS, ("m",)])
     assert ([1.0], [2.0]) == (after[IN_FLIGHT, ("m",)], after[LOST_REQUESTS, ("m",)])
+
+
+def test_totals_of_some_metrics_are_those_of_all_and_no_others() -> None:
+    """Whoever looks often does not pay for every series; the dead are counted, and nothing is changed."""
+    totals, layout = Totals(), Layout(("m", "n"))
+    dead, living = totals.create(layout), totals.create(layout)
+    for board in (dead, dead, living):
+        SlotCounters(layout, board.cells).started("m", "")
+    totals.retire(dead)
+    wanted = (IN_FLIGHT, LOST_REQUESTS)
+    expected = {key: cells for key, cells in totals.merged().items() if key[0] in wanted}
+    for cells in totals.of(wanted).values():
+        cells[0] += 100.0
+
+    assert expected == totals.of(wanted)
+    assert {"m", "n", "other"} == {values[0] for _, values in expected}

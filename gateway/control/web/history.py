@@ -8,17 +8,20 @@ highest finite bound for what lies above it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import anyio
 import msgspec
 
 from gateway.clock import Clock
+from gateway.log import EventLog
 from gateway.metrics.catalogue import (
     IN_FLIGHT,
     INTER_TOKEN_LATENCY,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
+    QUEUE_DEPTH,
     REQUESTS,
     TIME_TO_FIRST_TOKEN,
     Metric,
@@ -34,7 +37,16 @@ RATE_WINDOW = 5
 PERCENTILE_WINDOW = 30
 """Samples a percentile is taken over: one minute."""
 
-QUEUE_DEPTH = "gateway_queue_depth"
+SHOWN = (
+    REQUESTS,
+    IN_FLIGHT,
+    QUEUE_DEPTH,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    TIME_TO_FIRST_TOKEN,
+    INTER_TOKEN_LATENCY,
+)
+"""The metrics that are looked at."""
 
 SAYING = {
     Outcome.CLIENT_ERROR: "refused because of what the client had sent (4xx)",
@@ -91,33 +103,49 @@ class History:
     """
     Samples of the last ten minutes. `run` is the only writer.
 
+    Times are those of the wall clock when the history began, and go on with the monotonic clock from there: a page asks
+    for what is newer than it has, and would wait for hours after a wall clock was set back.
+
     Args:
-        totals: Gives the current totals.
+        totals: Gives the current totals of metrics.
         models: Gives the public names.
+        log: Told when looking fails.
     """
 
-    def __init__(self, totals: Callable[[], Values], models: Callable[[], Sequence[str]], clock: Clock) -> None:
+    def __init__(
+        self,
+        totals: Callable[[Collection[Metric]], Values],
+        models: Callable[[], Sequence[str]],
+        clock: Clock,
+        log: EventLog,
+    ) -> None:
         self._totals = totals
         self._models = models
         self._clock = clock
-        self._looks: deque[tuple[float, Values]] = deque(maxlen=PERCENTILE_WINDOW + 1)
+        self._log = log
+        self._unix_began_s = clock.unix() - clock.monotonic()
+        self._looks: deque[_Look] = deque(maxlen=PERCENTILE_WINDOW + 1)
         self._failures: deque[tuple[float, str, str, int]] = deque()
         self.samples: deque[Sample] = deque(maxlen=KEPT)
 
     async def run(self) -> None:
         """Look every few seconds until cancelled."""
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception as exc:  # a defect here is no reason to end the supervisor, whose task this is
+                self._log.event("console_sample_failed", level="error", detail=repr(exc))
             await anyio.sleep(EVERY_S)
 
     def look(self) -> None:
         """Take one sample."""
-        now_s, unix_s = self._clock.monotonic(), self._clock.unix()
-        values = self._totals()
+        now_s = self._clock.monotonic()
+        unix_s = self._unix_began_s + now_s
+        look = _Look(now_s, _by_model(self._totals(SHOWN)))
         if self._looks:
-            self._note_failures(self._looks[-1][1], values, unix_s)
-        self._looks.append((now_s, values))
-        models = {name: self._sample(name, now_s, values) for name in self._models()}
+            self._note_failures(self._looks[-1], look, unix_s)
+        self._looks.append(look)
+        models = {name: self._sample(name, look) for name in self._models()}
         self.samples.append(Sample(at_unix_s=round(unix_s, 3), models=models))
 
     def failures(self) -> list[Failures]:
@@ -132,34 +160,32 @@ class History:
         ]
         return sorted(found, key=lambda each: each.last_unix_s, reverse=True)
 
-    def _note_failures(self, before: Values, now: Values, unix_s: float) -> None:
-        for (metric, labels), values in now.items():
-            if metric is REQUESTS and labels[2] != Outcome.OK:
-                grown = values[0] - before.get((metric, labels), [0.0])[0]
-                if grown > 0:
-                    self._failures.append((unix_s, labels[0], labels[2], round(grown)))
+    def _note_failures(self, before: _Look, now: _Look, unix_s: float) -> None:
+        for model, counts in now.models.items():
+            then = before.of(model).outcomes
+            for outcome, count in counts.outcomes.items():
+                grown = count - then.get(outcome, 0.0)
+                if outcome != Outcome.OK and grown > 0:
+                    self._failures.append((unix_s, model, outcome, round(grown)))
         while self._failures and self._failures[0][0] < unix_s - KEPT * EVERY_S:
             self._failures.popleft()
 
-    def _sample(self, model: str, now_s: float, values: Values) -> ModelSample:
-        then_s, then = self._looks[max(0, len(self._looks) - 1 - RATE_WINDOW)]
-        elapsed_s = now_s - then_s
+    def _sample(self, model: str, look: _Look) -> ModelSample:
+        then_look = self._looks[max(0, len(self._looks) - 1 - RATE_WINDOW)]
+        elapsed_s = look.at_s - then_look.at_s
+        now, then, begin = look.of(model), then_look.of(model), self._looks[0].of(model)
 
-        def rate(metric: Metric, *, failed: bool = False) -> float:
-            if elapsed_s <= 0:
-                return 0.0
-            return max(0.0, _sum(values, metric, model, failed) - _sum(then, metric, model, failed)) / elapsed_s
+        def rate(after: float, before: float) -> float:
+            return max(0.0, after - before) / elapsed_s if elapsed_s > 0 else 0.0
 
-        begin = self._looks[0][1]
-        ttft = _grown(begin, values, TIME_TO_FIRST_TOKEN, model)
-        itl = _grown(begin, values, INTER_TOKEN_LATENCY, model)
+        ttft, itl = _grown(begin.ttft, now.ttft), _grown(begin.itl, now.itl)
         return ModelSample(
-            in_flight=_sum(values, IN_FLIGHT, model),
-            queued=sum(cells[0] for (metric, labels), cells in values.items() if _is_queue(metric, labels, model)),
-            requests_per_s=rate(REQUESTS),
-            failed_per_s=rate(REQUESTS, failed=True),
-            output_tokens_per_s=rate(OUTPUT_TOKENS),
-            prompt_tokens_per_s=rate(PROMPT_TOKENS),
+            in_flight=now.in_flight,
+            queued=now.queued,
+            requests_per_s=rate(sum(now.outcomes.values()), sum(then.outcomes.values())),
+            failed_per_s=rate(_failed(now), _failed(then)),
+            output_tokens_per_s=rate(now.output_tokens, then.output_tokens),
+            prompt_tokens_per_s=rate(now.prompt_tokens, then.prompt_tokens),
             ttft_p50_ms=_ms(quantile(0.5, TIME_TO_FIRST_TOKEN.buckets, ttft)),
             ttft_p95_ms=_ms(quantile(0.95, TIME_TO_FIRST_TOKEN.buckets, ttft)),
             itl_p50_ms=_ms(quantile(0.5, INTER_TOKEN_LATENCY.buckets, itl)),
@@ -187,29 +213,64 @@ def quantile(q: float, bounds: Sequence[float], counts: Sequence[float]) -> floa
     return bounds[-1]
 
 
-def _sum(
-    values: Mapping[tuple[Metric, tuple[str, ...]], list[float]], metric: Metric, model: str, failed: bool = False
-) -> float:
-    """All series of a model; of the requests only those that failed by no fault of their client, if `failed`."""
-    return sum(
-        cells[0]
-        for (each, labels), cells in values.items()
-        if each is metric and labels[0] == model and not (failed and labels[2] in _NO_FAILURE)
-    )
-
-
 _NO_FAILURE = frozenset({Outcome.OK, Outcome.CLIENT_ERROR, Outcome.CLIENT_CLOSED})
 
 
-def _grown(begin: Values, values: Values, metric: Metric, model: str) -> list[float]:
+@dataclass(slots=True)
+class _Counts:
+    """One model's totals; histograms by bucket, empty without a series."""
+
+    in_flight: float = 0.0
+    queued: float = 0.0
+    output_tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    outcomes: dict[str, float] = field(default_factory=dict)
+    ttft: list[float] = field(default_factory=list)
+    itl: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    models: dict[str, _Counts]
+
+    def of(self, model: str) -> _Counts:
+        return self.models.get(model) or _Counts()
+
+
+def _by_model(values: Values) -> dict[str, _Counts]:
+    """Every series is read once, however many models there are."""
+    models: dict[str, _Counts] = {}
+    for (metric, labels), cells in values.items():
+        counts = models.get(labels[0])
+        if counts is None:
+            counts = models[labels[0]] = _Counts()
+        if metric is REQUESTS:
+            outcome = labels[2]
+            counts.outcomes[outcome] = counts.outcomes.get(outcome, 0.0) + cells[0]
+        elif metric is IN_FLIGHT:
+            counts.in_flight += cells[0]
+        elif metric is QUEUE_DEPTH:
+            counts.queued += cells[0]
+        elif metric is OUTPUT_TOKENS:
+            counts.output_tokens += cells[0]
+        elif metric is PROMPT_TOKENS:
+            counts.prompt_tokens += cells[0]
+        elif metric is TIME_TO_FIRST_TOKEN:
+            counts.ttft = cells[:-1]
+        elif metric is INTER_TOKEN_LATENCY:
+            counts.itl = cells[:-1]
+    return models
+
+
+def _failed(counts: _Counts) -> float:
+    """Requests that failed by no fault of their client."""
+    return sum(count for outcome, count in counts.outcomes.items() if outcome not in _NO_FAILURE)
+
+
+def _grown(begin: list[float], now: list[float]) -> list[float]:
     """By bucket, what a histogram has counted since `begin`."""
-    now = values.get((metric, (model,)), [0.0] * metric.width)
-    then = begin.get((metric, (model,)), [0.0] * metric.width)
-    return [max(0.0, a - b) for a, b in zip(now[:-1], then[:-1], strict=True)]
-
-
-def _is_queue(metric: Metric, labels: tuple[str, ...], model: str) -> bool:
-    return metric.name == QUEUE_DEPTH and labels[0] == model
+    return [max(0.0, after - before) for after, before in zip(now, begin or [0.0] * len(now), strict=True)]
 
 
 def _ms(seconds: float | None) -> float | None:

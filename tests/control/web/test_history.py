@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, ItemsView
+
+import anyio
+import pytest
+
 from gateway.control.web.history import EVERY_S, KEPT, History, quantile
+from gateway.log import EventLog
 from gateway.metrics.catalogue import (
     IN_FLIGHT,
     OUTPUT_TOKENS,
@@ -10,20 +16,21 @@ from gateway.metrics.catalogue import (
     TIME_TO_FIRST_TOKEN,
     Metric,
 )
-from gateway.metrics.totals import Values
+from gateway.metrics.totals import SeriesKey, Values
 
 
 class Clock:
-    """Time moved by hand; the wall clock is a million seconds ahead."""
+    """Time moved by hand; the wall clock is a million seconds ahead, until it is set anew."""
 
     def __init__(self) -> None:
         self.now_s = 50.0
+        self.ahead_s = 1_000_000.0
 
     def monotonic(self) -> float:
         return self.now_s
 
     def unix(self) -> float:
-        return 1_000_000.0 + self.now_s
+        return self.ahead_s + self.now_s
 
 
 class Fleet:
@@ -32,9 +39,11 @@ class Fleet:
     def __init__(self) -> None:
         self.values: Values = {}
         self.clock = Clock()
-        self.history = History(self.totals, lambda: ["m"], self.clock)
+        self.lines: list[bytes] = []
+        self.history = History(self.totals, lambda: ["m"], self.clock, EventLog(self.lines.append, self.clock))
 
-    def totals(self) -> Values:
+    def totals(self, metrics: Collection[Metric]) -> Values:
+        assert {metric for metric, _ in self.values} <= set(metrics)
         return {key: list(cells) for key, cells in self.values.items()}
 
     def set(self, metric: Metric, *labels: str, value: float) -> None:
@@ -118,3 +127,54 @@ def test_a_quantile_is_linear_inside_its_bucket() -> None:
     assert quantile(0.75, (1.0, 2.0, 4.0), (5, 0, 5, 0)) == 3.0
     assert quantile(0.99, (1.0, 2.0, 4.0), (0, 0, 0, 3)) == 4.0
     assert quantile(0.5, (1.0, 2.0, 4.0), (0, 0, 0, 0)) is None
+
+
+def test_a_wall_clock_that_is_set_back_makes_no_sample_older_than_the_one_before() -> None:
+    """The page asks for what is newer than what it has; it would stand still until that time is reached."""
+    fleet = Fleet()
+    fleet.set(REQUESTS, "m", "chat", "internal", value=1.0)
+    fleet.look()
+    fleet.clock.ahead_s -= 3600.0
+    fleet.set(REQUESTS, "m", "chat", "internal", value=2.0)
+    fleet.look()
+    (failure,) = fleet.history.failures()
+
+    first, second = (sample.at_unix_s for sample in fleet.history.samples)
+    assert (1_000_050.0, 1_000_050.0 + EVERY_S) == (first, second)
+    assert second == failure.last_unix_s
+
+
+def test_every_series_is_read_once_however_many_models_there_are() -> None:
+    """It runs in the supervisor's event loop: models times series would take seconds of it."""
+
+    class Counted(dict[SeriesKey, list[float]]):
+        looked = 0
+
+        def items(self) -> ItemsView[SeriesKey, list[float]]:
+            self.looked += 1
+            return super().items()
+
+        def get(self, key: object, default: object = None) -> list[float]:
+            raise AssertionError("looked for one by one")
+
+    names = [f"m{number}" for number in range(50)]
+    values = Counted({(OUTPUT_TOKENS, (name,)): [1.0] for name in names})
+    clock = Clock()
+    History(lambda metrics: values, lambda: names, clock, EventLog(list[bytes]().append, clock)).look()
+
+    assert 1 == values.looked
+
+
+@pytest.mark.anyio
+async def test_a_look_that_fails_is_logged_and_the_next_one_is_taken() -> None:
+    """It runs in the supervisor's task group, where an exception would end the whole fleet."""
+    fleet = Fleet()
+    fleet.set(REQUESTS, "m", value=1.0)  # labels are missing
+    async with anyio.create_task_group() as group:
+        group.start_soon(fleet.history.run)
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+
+    assert [] == list(fleet.history.samples)
+    assert 1 == len(fleet.lines)
+    assert b"console_sample_failed" in fleet.lines[0]

@@ -16,10 +16,15 @@ from gateway.clock import SystemClock
 from gateway.control.admin import TcpGuard
 from gateway.control.status_report import StatusReport
 from gateway.control.web import CHAT_PATH, History, console_routes
+from gateway.log import EventLog
 from gateway.workers.nvml import GpuSensors
 
 pytestmark = pytest.mark.anyio
 OURS = {"x-console": "1", "content-type": "application/json"}
+
+
+def nothing_yet() -> History:
+    return History(lambda metrics: {}, lambda: ["m"], SystemClock(), EventLog(list[bytes]().append, SystemClock()))
 
 
 @dataclass
@@ -40,7 +45,7 @@ async def console(
     public = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = public.extra(anyio.abc.SocketAttribute.local_port)
     report = StatusReport(1, "0", 1.0, False, f"http://127.0.0.1:{port}", "http://127.0.0.1:2", (), (), ())
-    history = History(dict, lambda: ["m"], SystemClock())
+    history = nothing_yet()
     app = FastAPI()
     app.include_router(console_routes(lambda: report, history, lambda: gpus, lambda: keys))
     guarded = TcpGuard(app, bound_host="127.0.0.1", token="secret")
@@ -187,7 +192,7 @@ async def test_a_public_endpoint_that_is_away_is_said_so() -> None:
     """502 in words, not a trace."""
     report = StatusReport(1, "0", 1.0, False, "http://127.0.0.1:9", "http://127.0.0.1:2", (), (), ())
     app = FastAPI()
-    app.include_router(console_routes(lambda: report, History(dict, list, SystemClock()), list, lambda: False))
+    app.include_router(console_routes(lambda: report, nothing_yet(), list, lambda: False))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8001") as http:
         answer = await http.post(CHAT_PATH, content=b"{}", headers=OURS)
 
