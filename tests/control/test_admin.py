@@ -322,6 +322,21 @@ async def test_a_reload_answers_the_difference_and_whether_it_is_applied(tmp_pat
     assert "listen.port: expected a number" == wrong.json()["error"]["message"]
 
 
+async def test_gateway_processes_are_replaced_by_the_owner_one_operation_at_a_time(tmp_path: Path) -> None:
+    """Over TCP it takes the token; while something else is under way it is refused, and when the gateway stops."""
+    async with served(tmp_path) as doors:
+        stranger = await doors.tcp.post("/processes/replace")
+        begun = await doors.unix.post("/processes/replace")
+        doors.fleet.asked.append("a reload")
+        busy = await doors.unix.post("/processes/replace")
+        doors.fleet.draining = True
+        draining = await doors.unix.post("/processes/replace")
+
+    assert [401, 202, 409, 409] == [answer.status_code for answer in (stranger, begun, busy, draining)]
+    assert "replacement of the gateway processes" == begun.json()["name"]
+    assert ["busy", "draining"] == [answer.json()["error"]["code"] for answer in (busy, draining)]
+
+
 async def test_a_rolling_restart_is_for_known_models_and_one_at_a_time(tmp_path: Path) -> None:
     async with served(tmp_path) as doors:
         unknown = await doors.unix.post("/restart?model=x")
