@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from gateway.errors import RequestError
 from gateway.protocol import errors_wire
 from gateway.protocol.headers import request_id_headers
-from gateway.proxy.client import Headers, Send
+from gateway.proxy.client import Headers
+from gateway.proxy.direct import Send
 from gateway.types import Family
 
 JSON = (b"content-type", b"application/json")

@@ -15,10 +15,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.api.answers import family_of_path
 from gateway.api.authentication import Anonymous, Authenticator
 from gateway.api.cors import Cors
+from gateway.api.inline import InlineRoutes, InlineServing
 from gateway.api.public_routes import PublicRoutes
 from gateway.errors import RequestError
 from gateway.protocol import errors_wire
 from gateway.protocol.headers import request_id_headers
+from gateway.protocol.paths import inference_routes
 from gateway.proxy.relay import Relay
 from gateway.types import Outcome
 
@@ -37,6 +39,8 @@ class PublicApplication(FastAPI):
     """
 
     _front: ASGIApp | None = None
+    inline: InlineServing | None = None
+    """For a server that can serve requests without a task."""
 
     def put_in_front(self, front: Callable[[ASGIApp], ASGIApp]) -> None:
         """Let `front` see every request first; what it is given is FastAPI itself."""
@@ -107,7 +111,9 @@ def create_app(
     async def defect(request: Request, error: Exception) -> Response:
         return _envelope(request, errors_wire.failure(Outcome.INTERNAL))
 
-    app.put_in_front(lambda inner: Cors(PublicRoutes(inner, relay, authenticator or Anonymous()), cors_origins))
+    checked = authenticator or Anonymous()
+    app.put_in_front(lambda inner: Cors(PublicRoutes(inner, relay, checked), cors_origins))
+    app.inline = InlineRoutes(relay, checked, inference_routes())
     return app
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.proxy.client import Receive, Scope, Send
+from gateway.proxy.direct import Receive, Scope, Send
 
 MAX_AGE_S = 600
 EXPOSED = (

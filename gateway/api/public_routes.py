@@ -15,7 +15,7 @@ from gateway.errors import RequestError
 from gateway.protocol import models, paths
 from gateway.protocol.headers import client_request_id, request_id_headers
 from gateway.protocol.request import family_of
-from gateway.proxy.client import Receive, Scope, Send
+from gateway.proxy.direct import Receive, Scope, Send
 from gateway.proxy.relay import Relay
 from gateway.types import Endpoint, ExchangeRecord, Outcome
 

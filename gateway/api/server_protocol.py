@@ -15,20 +15,21 @@ What it relies on in uvicorn is pinned by tests/api/test_server_protocol.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from gateway.api.client_transport import ClientTransport
+from gateway.api.inline import InlineServing, RequestHead
 from gateway.protocol.headers import request_id_headers
+from gateway.proxy.direct import EXTENSION, Receive, Send
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
-
-EXTENSION = "gateway.transport"
 
 MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers of one request."""
@@ -38,6 +39,7 @@ HEAD_TIMEOUT_S = 60.0
 """From the first byte of a request (or the connection) to the end of its headers."""
 LINGER_S = 2.0
 """After refusing what is not HTTP, for the client to read why."""
+_CLOSE_LINE = b"connection: close\r\n"
 MAX_PIPELINED = 16
 """Requests waiting on one connection while reading goes on, so that a departure is seen."""
 
@@ -58,135 +60,6 @@ _UNKNOWN_CODING = Refusal(501, "The only transfer coding this server knows is ch
 _UNKNOWN_EXPECTATION = Refusal(417, "The only expectation this server can meet is 100-continue.", "unknown_expectation")
 
 
-class ClientTransport:
-    """
-    One request's way around uvicorn's `send` (implements `proxy.direct.DirectTransport`).
-
-    The response must have been started with `send`, and must be ended with it: only the chunks between may be written
-    here. uvicorn keeps no state about those, so its own view stays true.
-    """
-
-    __slots__ = ("_corked", "_is_closing", "_on_gone", "_on_writable", "_protocol", "_write", "cycle")
-
-    def __init__(self, protocol: GatewayProtocol) -> None:
-        self._protocol = protocol
-        self._write: Callable[[bytes], None] = protocol.transport.write
-        self._is_closing: Callable[[], bool] = protocol.transport.is_closing
-        self._on_gone: Callable[[], None] | None = None
-        self._on_writable: Callable[[], None] | None = None
-        self._corked: _Cork | None = None
-        self.cycle: RequestResponseCycle | None = None
-
-    @property
-    def gone(self) -> bool:
-        """True once the client has left or its connection is being closed."""
-        cycle = self.cycle
-        return cycle is None or cycle.disconnected or self._protocol.transport.is_closing()
-
-    @property
-    def open_for_chunks(self) -> bool:
-        """True iff a chunked response has been started and not ended."""
-        cycle = self.cycle
-        return (
-            cycle is not None
-            and cycle.response_started
-            and not cycle.response_complete
-            and cycle.chunked_encoding is True
-            and cycle.scope["method"] != "HEAD"
-        )
-
-    @property
-    def body_arrived(self) -> bool:
-        """True iff the whole request body has been received: reading it will not wait."""
-        cycle = self.cycle
-        return cycle is not None and not cycle.more_body
-
-    def cork(self) -> None:
-        """Collect what the next `send`s write: each write of uvicorn's is a system call of its own."""
-        if self.cycle is not None and self._corked is None:
-            self._corked = _Cork(self._protocol.transport)
-            self.cycle.transport = cast(asyncio.Transport, self._corked)
-
-    def uncork(self) -> None:
-        """Write what was collected."""
-        corked, self._corked = self._corked, None
-        if corked is not None:
-            if self.cycle is not None:
-                self.cycle.transport = self._protocol.transport
-            corked.flush()
-
-    def watch(self, on_gone: Callable[[], None], on_writable: Callable[[], None]) -> None:
-        """Call `on_gone` once when the client leaves, `on_writable` whenever its send buffer has drained."""
-        self._on_gone = on_gone
-        self._on_writable = on_writable
-        # A large body, or a second request behind this one, may have stopped the reading that detects a departure.
-        self._protocol.flow.resume_reading()
-
-    def unwatch(self) -> None:
-        """No more calls."""
-        self._on_gone = None
-        self._on_writable = None
-
-    def write(self, data: bytes) -> bool:
-        """Send `data` (not empty) as one chunk. False when the client's buffer is full: pause until `on_writable`."""
-        return self.write_framed(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def write_framed(self, data: bytes) -> bool:
-        """As `write`, for `data` that consists of whole chunks already."""
-        if self._is_closing():
-            # The exchange has been told and ends soon; this read of its worker came in the same turn of the loop, and
-            # a transport that is closed raises.
-            return True
-        self._write(data)
-        return not self._protocol.flow.write_paused
-
-    def abort(self) -> None:
-        """Break the connection: what was sent must not look like a complete answer."""
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-        self._protocol.transport.abort()
-
-    def notify_gone(self) -> None:
-        """The connection is lost or half-closed."""
-        callback, self._on_gone = self._on_gone, None
-        if callback is not None:
-            callback()
-
-    def notify_writable(self) -> None:
-        """The send buffer has drained."""
-        if self._on_writable is not None:
-            self._on_writable()
-
-
-class _Cork:
-    """Stands in for a transport while a response's first pieces are written. Nothing may be awaited meanwhile."""
-
-    __slots__ = ("_pieces", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._pieces: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        """Collect `data`."""
-        self._pieces.append(data)
-
-    def flush(self) -> None:
-        """Write everything that was collected."""
-        if self._pieces:
-            self._transport.write(b"".join(self._pieces))
-            self._pieces = []
-
-    def close(self) -> None:
-        """Close the transport behind what was collected."""
-        self.flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        """See `asyncio.Transport`."""
-        return self._transport.is_closing()
-
-
 class GatewayProtocol(HttpToolsProtocol):
     """The `http` class of our uvicorn configuration."""
 
@@ -198,7 +71,17 @@ class GatewayProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._inline: InlineServing | None = getattr(self.app, "inline", None) if self.root_path == "" else None
         self._running: ClientTransport | None = None
+        # A request that may be served without a task: its head while its body arrives, then the last one's.
+        self._pending: RequestHead | None = None
+        self._pending_body: list[bytes] = []
+        self._pending_whole = False
+        self._known_head: RequestHead | None = None
+        self._last_answer = False
+        self._defaults: list[tuple[bytes, bytes]] = []
+        self._default_lines = b""
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._in_head = True
         self._head_bytes = 0
         self._field_bytes = 0
@@ -213,7 +96,7 @@ class GatewayProtocol(HttpToolsProtocol):
     @property
     def idle_since_s(self) -> float | None:
         """Since when (the loop's time) nothing has been asked on this connection, None while something is."""
-        answering = self.cycle is not None and not self.cycle.response_complete
+        answering = self._claimed or (self.cycle is not None and not self.cycle.response_complete)
         return None if answering or self._arriving else self._quiet_since_s
 
     # --- limits ---------------------------------------------------------------------------------------------------
@@ -223,26 +106,48 @@ class GatewayProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         if self._closing:
             self._discard(len(data))
             return
+        running = self._running
+        alone = self._in_head and not self._head_bytes
+        if running is not None:
+            # Another request behind one that is served without a task: uvicorn knows how to queue them.
+            running.give_up()
+        elif self._known_head is not None and alone:
+            # The parser is between two messages and need not see this one.
+            body = self._known_head.body_of(data)
+            if body is not None:
+                self._serve(self._known_head, body)
+                return
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_timer is None:
-                self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
         try:
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
                 self._ignore_upgrade(data[offer.args[0] :])
         except httptools.HttpParserError as error:
+            self._leave_pending()
             # What a callback of ours raised arrives as the context of the parser's own error.
             refusal = error.__context__
             self._refuse(refusal if isinstance(refusal, Refusal) else _BAD_HTTP)
             return
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_HEAD_TOO_LARGE)
+        pending = self._pending
+        if pending is not None:
+            if self._pending_whole:
+                body = self._take_pending()
+                self._known_head = pending if alone and pending.remember(data) else None
+                self._serve(pending, body)
+            else:
+                self._leave_pending()
+        if self._in_head and self._head_bytes:
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(_HEAD_TOO_LARGE)
+            elif self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """
@@ -306,6 +211,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._check_head()
         self._head_bytes = 0
         self._cancel_head_timer()
+        if self._begin_pending():
+            return
         super().on_headers_complete()
         if self.pipeline and len(self.pipeline) <= MAX_PIPELINED:
             # uvicorn stops reading here, and would then not see the client leave.
@@ -327,10 +234,15 @@ class GatewayProtocol(HttpToolsProtocol):
             return  # its body, if any, is still to come: see `_ignore_upgrade`
         self._in_head = True
         self._arriving = False
+        if self._pending is not None:
+            self._pending_whole = True
+            return
         super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle.response_complete:
+        if self._pending is not None:
+            self._pending_body.append(body)
+        elif self.cycle.response_complete:
             self._discard(len(body))
         else:
             super().on_body(body)
@@ -366,6 +278,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._replaying:
             return
+        self._leave_pending()
         self._field_bytes = 0
         self._arriving = True
         super().on_message_begin()
@@ -390,17 +303,167 @@ class GatewayProtocol(HttpToolsProtocol):
             if self._running is running:
                 self._running = None
 
+    # --- requests without a task ----------------------------------------------------------------------------------
+
+    @property
+    def _claimed(self) -> bool:
+        return self._running is not None and self._running.claimed
+
+    def _begin_pending(self) -> bool:
+        """Whether the request whose headers are complete may be served without a task, if its body is here at once."""
+        parser = self.parser
+        if (
+            self._inline is None
+            or self._running is not None
+            or self.pipeline
+            or (self.cycle is not None and not self.cycle.response_complete)
+            or parser.get_method() != b"POST"
+            or parser.get_http_version() != "1.1"
+            or not parser.should_keep_alive()
+            or parser.should_upgrade()
+        ):
+            return False
+        self._pending = self._inline.head(self.url, self.headers)
+        self._pending_whole = False
+        return self._pending is not None
+
+    def _take_pending(self) -> bytes:
+        body = b"".join(self._pending_body)
+        self._pending = None
+        self._pending_body = []
+        return body
+
+    def _leave_pending(self) -> None:
+        """Make an ASGI request of what was set aside: it arrives in pieces, or not alone."""
+        head = self._pending
+        if head is not None:
+            body = self._take_pending()
+            cycle = self._cycle_of(head, ClientTransport(self, head), body, more_body=not self._pending_whole)
+            self._start_asgi_task(cycle, self.app)
+
+    def _serve(self, head: RequestHead, body: bytes) -> None:
+        link = ClientTransport(self, head)
+        self._running = link
+        assert self._inline is not None
+        if not self._inline.serve(head, body, link):
+            head = head.with_length(len(body))
+            self._start_asgi_task(self._cycle_of(head, link, body, more_body=False), self.app)
+
+    def _cycle_of(
+        self, head: RequestHead, link: ClientTransport, body: bytes, *, more_body: bool
+    ) -> RequestResponseCycle:
+        """uvicorn's object of a request, as `on_headers_complete` would have made it."""
+        path = head.url.decode("ascii")
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "POST",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "path": path,
+            "raw_path": head.url,
+            "query_string": b"",
+            "headers": head.headers,
+            "state": self.app_state.copy(),
+            "extensions": {EXTENSION: link},
+        }
+        cycle = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=not self._last_answer,
+            on_response=self.on_response_complete,
+        )
+        cycle.body += body
+        cycle.more_body = more_body
+        if body or not more_body:
+            cycle.message_event.set()
+        self.cycle = cycle
+        return cycle
+
+    def start_task(
+        self,
+        link: ClientTransport,
+        serve: Callable[[Receive, Send], Coroutine[Any, Any, None]],
+        *,
+        started: bool,
+    ) -> None:
+        """Go on with a claimed request in a task; `started`: its chunked answer has been."""
+        assert link.head is not None
+        cycle = self._cycle_of(link.head, link, b"", more_body=False)
+        cycle.message_event.clear()
+        cycle.disconnected = self.transport.is_closing()
+        if started:
+            cycle.response_started = True
+            cycle.chunked_encoding = True
+
+        async def go_on(scope: Any, receive: Receive, send: Send) -> None:
+            await serve(receive, send)
+
+        self._start_asgi_task(cycle, go_on)
+
+    def head_lines(self, status: int) -> bytes:
+        """Status line and the server's own header lines."""
+        defaults = self.server_state.default_headers
+        if defaults is not self._defaults:
+            # uvicorn makes a new list once a second, for the date.
+            self._defaults = defaults
+            self._default_lines = b"".join(b"%b: %b\r\n" % field for field in defaults)
+        if self._default_lines.endswith(_CLOSE_LINE):
+            self._last_answer = True
+        elif self._last_answer:
+            return STATUS_LINE[status] + self._default_lines + _CLOSE_LINE
+        return STATUS_LINE[status] + self._default_lines
+
+    def claim_ended(self) -> None:
+        """A claimed request has been answered whole."""
+        self._running = None
+        self.server_state.total_requests += 1
+        self._quiet_since_s = self.loop.time()
+        if self._last_answer:
+            self.transport.close()
+        elif self._idle_timer is None and not self.transport.is_closing():
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_if_idle)
+
+    def _look_if_idle(self) -> None:
+        """Close the connection if nothing was asked on it for so long; one timer serves any number of requests."""
+        self._idle_timer = None
+        since_s = self.idle_since_s
+        left_s = self.timeout_keep_alive if since_s is None else since_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0.001:
+            self._idle_timer = self.loop.call_later(left_s, self._look_if_idle)
+        else:
+            self.timeout_keep_alive_handler()
+
+    def shutdown(self) -> None:
+        if self._claimed:
+            self._last_answer = True
+        else:
+            super().shutdown()
+
     def eof_received(self) -> None:
         # Half-closing means leaving, as for every HTTP server; what is unsent to a client that left must not keep the
         # connection open either.
         running = self._running
-        if running is not None and running.cycle is not None and not running.cycle.response_complete:
+        if self._claimed or (running is not None and running.cycle is not None and not running.cycle.response_complete):
             self._gone()
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A timer left behind keeps the connection's objects; uvicorn forgets its own when the client resets.
         self._cancel_head_timer()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         self._unset_keepalive_if_required()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
@@ -409,6 +472,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _gone(self) -> None:
         link = self._running
+        if link is not None and link.claimed:
+            # Whoever serves it goes over to a task.
+            link.notify_gone()
         if link is not None and link.cycle is not None and not link.cycle.response_complete:
             link.cycle.disconnected = True
             link.cycle.message_event.set()

@@ -28,7 +28,7 @@ class Scheduler(Protocol):
     """Chooses among candidates; `routing.Router` does."""
 
     def choose(
-        self, model: str, prefix: bytes, excluded: frozenset[str], candidates: Sequence[Candidate]
+        self, model: str, prompt: RequestView, excluded: frozenset[str], candidates: Sequence[Candidate]
     ) -> Choice | None: ...
 
 
@@ -97,7 +97,7 @@ class FleetDispatcher:
         else:
             candidates = [member.limited_candidate(now_s, limit, since_s) for member in members]
             released = self._on_release.get(model)
-        choice = self._scheduler.choose(model, request.prefix, excluded, candidates)
+        choice = self._scheduler.choose(model, request, excluded, candidates)
         if choice is None:
             return None
         for member in members:

@@ -21,17 +21,51 @@ def request_fields(record: ExchangeRecord) -> dict[str, object]:
         "bytes_in": record.bytes_in,
         "bytes_out": record.bytes_out,
     }
-    for name in _SAID_WHEN_ANY:
-        if value := getattr(record, name):
-            fields[name] = value
-    for name in _SAID_WHEN_KNOWN:
-        value = getattr(record, name)
-        if value is not None:
-            fields[name] = value
-    for name, source in _TIMES:
-        seconds = getattr(record, source)
-        if seconds is not None:
-            fields[name] = _milliseconds(seconds)
+    # Spelt out: a loop over names takes twice as long, and this runs once for every request.
+    if record.tenant:
+        fields["tenant"] = record.tenant
+    if record.worker:
+        fields["worker"] = record.worker
+    if record.upstream_request_id:
+        fields["upstream_request_id"] = record.upstream_request_id
+    if record.attempts:
+        fields["attempts"] = record.attempts
+    if record.policy:
+        fields["policy"] = record.policy
+    if record.decision:
+        fields["decision"] = record.decision
+    if record.events:
+        fields["events"] = record.events
+    if record.error_code:
+        fields["error_code"] = record.error_code
+    if record.rejection:
+        fields["rejection"] = record.rejection
+    if record.detail:
+        fields["detail"] = record.detail
+    if record.retries:
+        fields["retries"] = record.retries
+    if record.finish_reasons:
+        fields["finish_reasons"] = record.finish_reasons
+    if record.output_tokens_estimated:
+        fields["output_tokens_estimated"] = True
+    if record.prompt_tokens is not None:
+        fields["prompt_tokens"] = record.prompt_tokens
+    if record.cached_tokens is not None:
+        fields["cached_tokens"] = record.cached_tokens
+    if record.output_tokens is not None:
+        fields["output_tokens"] = record.output_tokens
+    if record.disconnect is not None:
+        fields["disconnect"] = record.disconnect
+    if record.duration_s is not None:
+        fields["duration_ms"] = _milliseconds(record.duration_s)
+    if record.body_s is not None:
+        fields["body_ms"] = _milliseconds(record.body_s)
+    if record.first_byte_s is not None:
+        fields["first_byte_ms"] = _milliseconds(record.first_byte_s)
+    if record.ttft_s is not None:
+        fields["ttft_ms"] = _milliseconds(record.ttft_s)
+    if record.tpot_s is not None:
+        fields["tpot_ms"] = _milliseconds(record.tpot_s)
     if record.token_events:
         fields["token_events"] = record.token_events
         fields["tokens_ms"] = _milliseconds(record.tokens_s)
@@ -69,29 +103,6 @@ def readable(record: ExchangeRecord) -> str:
     return " ".join(said) + "".join(f"; {detail}" for detail in details)
 
 
-_SAID_WHEN_ANY = (
-    "tenant",
-    "worker",
-    "upstream_request_id",
-    "attempts",
-    "policy",
-    "decision",
-    "events",
-    "error_code",
-    "rejection",
-    "detail",
-    "retries",
-    "finish_reasons",
-    "output_tokens_estimated",
-)
-_SAID_WHEN_KNOWN = ("prompt_tokens", "cached_tokens", "output_tokens", "disconnect")
-_TIMES = (
-    ("duration_ms", "duration_s"),
-    ("body_ms", "body_s"),
-    ("first_byte_ms", "first_byte_s"),
-    ("ttft_ms", "ttft_s"),
-    ("tpot_ms", "tpot_s"),
-)
 _STAGE_NAMES = {stage: f"{stage}_ms" for stage in Stage}
 
 

@@ -75,23 +75,16 @@ def client_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     return value.decode("ascii") if _SAFE_ID.fullmatch(value) is not None else None
 
 
-def upstream_request_headers(
-    headers: Iterable[tuple[bytes, bytes]],
-    *,
-    host: str,
-    attempt_id: str,
-    content_length: int | None,
-    api_key: str | None = None,
-    operator_headers: bool = False,
+def forwarded_headers(
+    headers: Iterable[tuple[bytes, bytes]], *, host: str, api_key: str | None = None, operator_headers: bool = False
 ) -> Headers:
     """
-    Headers for the worker.
+    Headers for the worker, but for the attempt's id (vLLM adopts it as the request's) and the body's length: what is
+    the same for every request with the same headers.
 
     Args:
         headers: The client's.
         host: The worker's authority.
-        attempt_id: Unique per attempt: vLLM adopts it as the request's id.
-        content_length: Of the body as sent; None for a request without body. The body is never chunked.
         api_key: The worker's own key.
         operator_headers: Forward the client's choice of priority and data-parallel rank.
     """
@@ -102,11 +95,9 @@ def upstream_request_headers(
     for name, value in headers:
         if name in allowed and name not in named and _UNSAFE_VALUE.search(value) is None:
             sent.append((name, value))
-    sent += [(b"accept-encoding", b"identity"), (b"x-request-id", attempt_id.encode("ascii"))]
+    sent.append((b"accept-encoding", b"identity"))
     if api_key is not None:
         sent.append((b"authorization", b"Bearer " + api_key.encode("latin-1")))
-    if content_length is not None:
-        sent.append((b"content-length", b"%d" % content_length))
     return sent
 
 
@@ -122,6 +113,16 @@ def response_headers(
         stream: The answer is a stream of events: never buffered, cached or of declared length.
         content_length: Length of the body as it will be sent, when it is known.
     """
+    sent = passed_headers(headers, stream=stream)
+    if stream:
+        sent += STREAM_HEADERS
+    elif content_length is not None:
+        sent.append((b"content-length", b"%d" % content_length))
+    return sent + request_id_headers(request_id)
+
+
+def passed_headers(headers: Iterable[tuple[bytes, bytes]], *, stream: bool) -> Headers:
+    """The worker's headers that reach the client."""
     headers = list(headers)
     named = _named_by_connection(headers)
     sent: Headers = []
@@ -131,11 +132,12 @@ def response_headers(
         if (stream and name in _NOT_ON_STREAMS) or _UNSAFE_VALUE.search(value) is not None:
             continue
         sent.append((name, value))
-    if stream:
-        sent += STREAM_HEADERS
-    elif content_length is not None:
-        sent.append((b"content-length", b"%d" % content_length))
-    return sent + request_id_headers(request_id)
+    return sent
+
+
+def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """As they are written in a message."""
+    return b"".join([b"%b: %b\r\n" % field for field in headers])
 
 
 STREAM_HEADERS: tuple[tuple[bytes, bytes], ...] = (

@@ -19,7 +19,7 @@ from gateway.protocol.sse import EVENT_CAP, EventSplitter
 from gateway.protocol.usage_filter import UsageFilter
 from gateway.types import Family
 
-__all__ = ["Ending", "InBandError", "StreamObserver", "StreamVerdict", "UsageFilter"]
+__all__ = ["Ending", "InBandError", "StreamObserver", "StreamVerdict", "UsageFilter", "glance"]
 
 # The last event of a Responses stream repeats the whole answer, and the usage stands at its end.
 _RESPONSES_CAP = 16 * EVENT_CAP
@@ -118,6 +118,16 @@ class StreamObserver:
         self.token_events += found
         return found
 
+    @property
+    def takes_plain(self) -> bool:
+        """`take_plain` may find what it looks for; nothing but `feed` changes that."""
+        return self._idle and not self.done and self._family in _CHUNKED_FAMILIES
+
+    def count_plain(self, tokens: int) -> None:
+        """One event was passed on after a `glance`, while `takes_plain`."""
+        self.events += 1
+        self.token_events += tokens
+
     def take_plain(self, text: bytes) -> int:
         """
         The short way through, for what nearly every read of a chat or completions stream holds: whole events, one
@@ -125,20 +135,14 @@ class StreamObserver:
 
         Returns how many of them carry tokens, or -1: then nothing was noted, and `feed` has to read the bytes.
         """
-        if self.done or not self._idle or self._family not in _CHUNKED_FAMILIES or b"\r" in text:
+        if not self.takes_plain or b"\r" in text:
             return -1
-        if text.find(b"\n") == len(text) - 2 and text.endswith(b"\n"):
-            found = _glance(text[:-2])
-            if found >= 0:
-                self.events += 1
-                self.token_events += found
-            return found
         events = text.split(b"\n\n")
         if events.pop() or not events:
             return -1
         total = 0
         for event in events:
-            found = _glance(event)
+            found = -1 if b"\n" in event else glance(event)
             if found < 0:
                 return -1
             total += found
@@ -330,18 +334,19 @@ _UNREADABLE = (msgspec.DecodeError, RecursionError)
 _RESPONSES_TERMINAL = frozenset({"response.completed", "response.failed", "response.incomplete"})
 
 
-def _glance(event: bytes, _decode: Callable[[bytes], payloads.Chunk] = payloads.CHUNK.decode) -> int:
-    """1 or 0: the event (without its blank line) carries tokens or none; -1: it is not plain."""
-    if not event.startswith(b"data: ") or b"\n" in event:
+def glance(event: bytes, _decode: Callable[[bytes], payloads.Chunk] = payloads.CHUNK.decode) -> int:
+    """1 or 0: the event (one line, without its blank one) carries tokens or none; -1: it is not plain."""
+    if not event.startswith(b"data: "):
         return -1
     try:
         chunk = _decode(event[6:])
     except _UNREADABLE:
         return -1
-    if not chunk.choices or chunk.usage or chunk.error:
+    choices = chunk.choices
+    if not choices or chunk.usage or chunk.error:
         return -1
     found = 0
-    for choice in chunk.choices:
+    for choice in choices:
         if choice.finish_reason is not None:
             return -1
         delta = choice.delta

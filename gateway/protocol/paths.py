@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -70,6 +70,11 @@ _RESPONSE_ITEM = re.compile(r"/responses/([^/]+)(/cancel)?")
 _SAFE_ITEM = re.compile(r"[A-Za-z0-9._:-]{1,256}")
 _MAX_PATH = 4096
 _PREFIXES = ("/openai", "/v1")
+
+
+def inference_routes() -> Iterable[InferenceRoute]:
+    """Every route in its canonical spelling, but for those of stored objects."""
+    return _ROUTES.values()
 
 
 def resolve(raw_path: bytes) -> Route | None:

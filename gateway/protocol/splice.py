@@ -16,7 +16,7 @@ OPERATOR_FIELDS = frozenset({"priority", "request_id", "kv_transfer_params", "ec
 """Fields of a worker's API with which one tenant influences another's requests."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as `RequestView`: one is made for every request
 class Rewrites:
     """
     The rewrites of one request; the default changes nothing.
@@ -58,7 +58,7 @@ def apply(view: RequestView, rewrites: Rewrites) -> bytes:
     found: list[Member] | None = None
     if rewrites.model is not None and view.model is not None and rewrites.model != view.model:
         edits["model"] = msgspec.json.encode(rewrites.model)
-    if rewrites.strip_operator_fields:
+    if rewrites.strip_operator_fields and not OPERATOR_FIELDS.isdisjoint(members):
         edits.update((name, None) for name in OPERATOR_FIELDS if name in members)
     if rewrites.force_usage and forces_usage(view):
         if "stream_options" in members:

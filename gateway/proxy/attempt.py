@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gateway.errors import GatewayError, RequestError, UpstreamConnectError, UpstreamProtocolError
 from gateway.protocol import errors_wire
-from gateway.protocol.headers import response_headers, upstream_request_headers
+from gateway.protocol.headers import forwarded_headers, header_lines, response_headers
 from gateway.protocol.observer import Ending
 from gateway.protocol.retry import Cause, cause_of_in_band, cause_of_status
 from gateway.proxy.answer import Answer
@@ -24,6 +25,8 @@ from gateway.types import Family, Outcome, Phase, Stage, WorkerAddress, WorkerVi
 if TYPE_CHECKING:
     from gateway.proxy.exchange import Exchange
 
+MAX_HEADS = 64
+"""Workers for which the beginning of a client's requests is kept."""
 _LAST_MARKER_ENDS = (Family.CHAT, Family.COMPLETIONS)
 """Families whose terminal marker is really the last thing of a stream."""
 
@@ -45,7 +48,8 @@ class AttemptFailed(GatewayError):
 
 class Attempt:
     """
-    One attempt. `run` returns when the client has been given a whole, good answer, else it raises.
+    One attempt. `run` returns when the client has been given a whole, good answer, else it raises. What needs no
+    waiting (`begin`, `send`) may have been done before it.
 
     `sent_at` and `send_at` are CLOCK_MONOTONIC seconds: when the request was handed to the worker's connection, when
     the last piece was handed to the client.
@@ -53,6 +57,9 @@ class Attempt:
 
     __slots__ = (
         "_body",
+        "_client_inside_event",
+        "_connecting",
+        "_entered",
         "_exchange",
         "_force_usage",
         "_fresh",
@@ -60,6 +67,7 @@ class Attempt:
         "_reused",
         "active",
         "answer",
+        "connection",
         "reading_error",
         "send_at",
         "sent_at",
@@ -74,13 +82,47 @@ class Attempt:
         self._force_usage = force_usage
         self._fresh = fresh
         self._reused = False
+        self._connecting: asyncio.Task[UpstreamConnection] | None = None
         self.active = True
+        self.connection: UpstreamConnection | None = None
         self.answer: Answer | None = None
         self.reading_error = False
         self.sent_at = 0.0
         self.send_at = 0.0
         self.usage: PlainTail | None = None
         self.trace = None if exchange.trace is None else exchange.trace.attempt(lease.worker)
+        self._entered = False
+        self._client_inside_event = False
+
+    @property
+    def inside_event(self) -> bool:
+        """What the client has been sent so far ends inside an event."""
+        answer = self.answer
+        if answer is not None and answer.writes_directly:
+            return answer.mid_event
+        return self._client_inside_event
+
+    @property
+    def lease(self) -> Lease:
+        """The claim on the worker."""
+        return self._lease
+
+    @property
+    def body(self) -> bytes:
+        """What is sent."""
+        return self._body
+
+    def __enter__(self) -> Attempt:
+        """Count the attempt in flight, unless that was done before."""
+        if not self._entered:
+            self._entered = True
+            self._lease.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lease.__exit__(kind, error, trace)
 
     async def run(self) -> None:
         """
@@ -90,27 +132,30 @@ class Attempt:
             AttemptFailed: It did not succeed; whether another may follow is for the exchange to decide.
             Interrupted: The exchange has to end.
         """
-        worker = self._lease.worker
-        pools = self._exchange.relay.pools
         try:
-            connection = None if self._fresh else pools.take(worker)
-            self._reused = connection is not None
-            if connection is None:
-                connection = await self._connect(worker)
+            if self.answer is None:
+                if self.connection is None and self._connecting is None:
+                    self.begin()
+                if self.connection is None:
+                    self.connection = await self._connected()
+            connection = self.connection
+            assert connection is not None
             try:
-                await self._converse(worker, connection)
-            finally:
+                if self.answer is None:
+                    self.send()
                 answer = self.answer
-                if connection.reusable:
-                    pools.give_back(worker, connection)
-                elif answer is not None and answer.done and not connection.complete:
-                    pools.linger(worker, connection)
-                else:
-                    connection.abort()
+                assert answer is not None
+                await self._converse(connection, answer)
+            finally:
+                self.release(connection)
         finally:
-            self.active = False
-            if self.trace is not None:
-                self._end_trace(self.trace, sys.exception())
+            self.ended(sys.exception())
+
+    def ended(self, error: BaseException | None = None) -> None:
+        """The attempt is over, successfully without an error."""
+        self.active = False
+        if self.trace is not None:
+            self._end_trace(self.trace, error)
 
     def _end_trace(self, trace: AttemptTrace, error: BaseException | None) -> None:
         failure = ""
@@ -122,14 +167,62 @@ class Attempt:
         known_by = self._exchange.record.upstream_request_id if answer is not None else ""
         trace.ended(answer.status if answer is not None else 0, known_by, failure)
 
+    def give_up(self) -> None:
+        """End the use of whatever the attempt holds, because of a defect."""
+        self.ended(GatewayError("defect"))
+        if self.connection is not None:
+            self.connection.abort()
+        elif self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting.add_done_callback(_abandon)
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """End the use of the connection: it is kept if another request may be sent on it."""
+        worker = self._lease.worker
+        pools = self._exchange.relay.pools
+        answer = self.answer
+        if connection.complete:
+            pools.give_back(worker, connection)
+        elif answer is not None and answer.done:
+            pools.linger(worker, connection)
+        else:
+            connection.abort()
+
     # --- the request ----------------------------------------------------------------------------------------------
 
-    async def _connect(self, worker: WorkerView) -> UpstreamConnection:
+    def begin(self) -> None:
+        """Take a connection from the pool, or start to make one; the exchange is woken when it is made."""
         exchange = self._exchange
+        pools = exchange.relay.pools
+        worker = self._lease.worker
+        if not self._fresh:
+            self.connection = pools.take(worker)
+            if self.connection is not None:
+                self._reused = True
+                return
         exchange.enter(Phase.CONNECTING)
-        began = time.monotonic()
-        task = asyncio.get_running_loop().create_task(exchange.relay.pools.connect(worker))
-        task.add_done_callback(lambda _: exchange.wake())
+        self._connecting = asyncio.get_running_loop().create_task(pools.connect(worker))
+        self._connecting.add_done_callback(lambda _: exchange.wake())
+
+    @property
+    def connecting(self) -> bool:
+        """A connection is being made."""
+        return self._connecting is not None and not self._connecting.done()
+
+    def take_connection(self) -> bool:
+        """Use the connection that was made, if it was and is sound."""
+        task = self._connecting
+        if task is None or task.cancelled() or task.exception() is not None or task.result().closed:
+            return False
+        self.connection = task.result()
+        self._note_connecting()
+        return True
+
+    async def _connected(self) -> UpstreamConnection:
+        exchange = self._exchange
+        worker = self._lease.worker
+        task = self._connecting
+        assert task is not None
         try:
             await exchange.until(task.done)
         except BaseException as error:
@@ -150,39 +243,67 @@ class Attempt:
             raise self._failed(
                 Cause.CONNECT, Outcome.UPSTREAM_CONNECT, f"{worker.name}: closed the connection as soon as it was open"
             )
-        stages = exchange.record.stages
-        stages[Stage.CONNECT] = stages.get(Stage.CONNECT, 0.0) + time.monotonic() - began
+        self._note_connecting()
         return connection
 
-    async def _converse(self, worker: WorkerView, connection: UpstreamConnection) -> None:
+    def _note_connecting(self) -> None:
+        exchange = self._exchange
+        stages = exchange.record.stages
+        stages[Stage.CONNECT] = stages.get(Stage.CONNECT, 0.0) + time.monotonic() - exchange.phase_at
+
+    def send(self) -> None:
+        """Send the request on the connection."""
         exchange = self._exchange
         view = exchange.view
+        connection = self.connection
         assert view is not None
+        assert connection is not None
+        worker = self._lease.worker
         relay = exchange.relay
         attempt_id = relay.new_id()
         exchange.record.upstream_request_id = attempt_id
         answer = Answer(connection, self._lease, relay.recorder.inter_token(exchange.record.model), exchange.wake)
         answer.observe(exchange.family, view.n, drop_usage=self._force_usage)
         self.answer = answer
-        headers = exchange.client.scope["headers"]
-        if self.trace is not None:
-            headers = self.trace.headers(headers)
-        head = request_head(
-            exchange.client.scope["method"],
-            worker.address,
-            exchange.route.path,
-            upstream_request_headers(
-                headers,
-                host=authority(worker.address),
-                attempt_id=attempt_id,
-                content_length=len(self._body),
-                api_key=worker.api_key,
-                operator_headers=exchange.policy.pass_operator_fields,
-            ),
+        head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+            self._head_begin(worker),
+            attempt_id.encode("ascii"),
+            len(self._body),
         )
         connection.send(answer, head, self._body)
         self.sent_at = time.monotonic()
         exchange.enter(Phase.HEADERS)
+
+    def _head_begin(self, worker: WorkerView) -> bytes:
+        """The request line and the headers that do not change from one request of this client's to the next."""
+        exchange = self._exchange
+        client = exchange.client
+        if self.trace is None and client.heads is not None:
+            key = (worker.name, worker.launch_id)
+            known = client.heads.get(key)
+            if known is None:
+                if len(client.heads) >= MAX_HEADS:
+                    client.heads.clear()
+                known = client.heads[key] = self._make_head_begin(worker, client.headers)
+            return known
+        return self._make_head_begin(
+            worker, client.headers if self.trace is None else self.trace.headers(client.headers)
+        )
+
+    def _make_head_begin(self, worker: WorkerView, headers: Headers) -> bytes:
+        exchange = self._exchange
+        line = f"{exchange.client.method} {worker.address.base_path}{exchange.route.path} HTTP/1.1\r\n".encode("ascii")
+        return line + header_lines(
+            forwarded_headers(
+                headers,
+                host=authority(worker.address),
+                api_key=worker.api_key,
+                operator_headers=exchange.policy.pass_operator_fields,
+            )
+        )
+
+    async def _converse(self, connection: UpstreamConnection, answer: Answer) -> None:
+        exchange = self._exchange
         await exchange.until(answer.has_head)
         if answer.status == 0:
             raise self._lost(connection, answer)
@@ -217,18 +338,21 @@ class Attempt:
     async def _stream(self, connection: UpstreamConnection, answer: Answer) -> None:
         exchange = self._exchange
         client = exchange.client
-        exchange.enter(Phase.FIRST_EVENT)
-        await exchange.until(answer.first_event_known)
-        self._judge_beginning(connection, answer)
-        exchange.enter(Phase.STREAMING)
+        if not answer.writes_directly:
+            exchange.enter(Phase.FIRST_EVENT)
+            await exchange.until(answer.first_event_known)
+            self._judge_beginning(connection, answer)
+            exchange.enter(Phase.STREAMING)
         if not client.started:
             headers = response_headers(answer.headers, request_id=exchange.request_id, stream=True)
             data = b"" if answer.over else answer.take()
+            inside = answer.mid_event
             self.send_at = exchange.phase_at
             await exchange.sending(client.begin(200, headers, data) if data else client.start(200, headers))
+            self._client_inside_event = bool(data) and inside
             exchange.wrote()
         direct = client.direct
-        if not answer.over:
+        if not answer.over and not answer.writes_directly:
             await self._pass_on(answer)
             if direct is not None and direct.open_for_chunks:
                 answer.write_directly(direct)
@@ -253,7 +377,10 @@ class Attempt:
         if data:
             exchange = self._exchange
             self.send_at = time.monotonic()
+            inside = answer.mid_event
+            # A send that is broken off while the client's buffer is full has sent nothing of its piece.
             await exchange.sending(exchange.client.write(data))
+            self._client_inside_event = inside
             exchange.wrote()
 
     def _judge_beginning(self, connection: UpstreamConnection, answer: Answer) -> None:
@@ -302,6 +429,7 @@ class Attempt:
             raise AttemptFailed(cause_of_in_band(verdict.error.status if verdict.error else 502), None, detail)
         if rest:
             await exchange.sending(exchange.client.write(rest))
+            self._client_inside_event = answer.mid_event
         if verdict.error is not None:
             raise AttemptFailed(
                 cause_of_in_band(verdict.error.status), errors_wire.from_in_band(verdict.error, exchange.family), detail
@@ -323,8 +451,7 @@ class Attempt:
             raise self._failed(Cause.PROTOCOL, Outcome.UPSTREAM_ERROR, f"{name}: no event stream though asked for one")
         if answer.complete:
             body = answer.take()
-            tail = None if answer.encoded else read_plain(body)
-            self.usage = tail
+            tail = self.usage = None if answer.encoded else read_plain(body)
             if tail is not None and tail.error is not None:
                 raise AttemptFailed(
                     cause_of_in_band(tail.error.status),
@@ -395,12 +522,3 @@ def authority(address: WorkerAddress) -> str:
         return "localhost"
     host = f"[{address.host}]" if ":" in address.host else address.host
     return f"{host}:{address.port}"
-
-
-def request_head(method: str, address: WorkerAddress, path: str, headers: Headers) -> bytes:
-    """Request line and headers."""
-    lines = [f"{method} {address.base_path}{path} HTTP/1.1\r\n".encode("ascii")]
-    for name, value in headers:
-        lines += (name, b": ", value, b"\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)

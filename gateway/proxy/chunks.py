@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 _LONGEST = 16 * 1024
-_LONGEST_LINE = 4 + 2
+LONGEST_LINE = 4 + 2
 # As servers write them: no zero, no extension, no leading zero, no upper case. Looking one up is cheaper than `int`,
 # which would also take what is no chunk size (a sign, a space, an underscore).
-_SIZES = {b"%x" % size: size for size in range(1, _LONGEST + 1)}
+SIZES = {b"%x" % size: size for size in range(1, _LONGEST + 1)}
 
 
 def whole_chunks(data: bytes) -> bytes | None:
@@ -19,9 +19,9 @@ def whole_chunks(data: bytes) -> bytes | None:
     pieces: list[bytes] = []
     position = 0
     while True:
-        line_end = data.find(b"\r\n", position, position + _LONGEST_LINE)
+        line_end = data.find(b"\r\n", position, position + LONGEST_LINE)
         # Not found is -1, which as the end of a slice would mean something else.
-        size = _SIZES.get(data[position:line_end]) if line_end > 0 else None
+        size = SIZES.get(data[position:line_end]) if line_end > 0 else None
         if size is None:
             return None
         start = line_end + 2

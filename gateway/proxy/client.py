@@ -5,18 +5,14 @@ The client's side of one exchange: its body, its departure, and what it is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from gateway.errors import GatewayError, RequestError
 from gateway.proxy.body_budget import UNCOUNTED_BYTES, BodyBudget
-from gateway.proxy.direct import DirectTransport, direct_transport
+from gateway.proxy.direct import DirectTransport, Message, Receive, Send
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Scope = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -31,6 +27,9 @@ class ClientSide:
     `with client.watched(...)` covers everything between the body's end and the answer's end: in it, a departure is
     told by a callback at once. With a `DirectTransport` that costs nothing; otherwise a task waits for the ASGI
     disconnect message.
+
+    `heads` keeps what requests to workers begin with, by worker, for all requests with the same headers. `attach` gives
+    it the ASGI callables; without them only what the transport itself offers can be used.
     """
 
     __slots__ = (
@@ -41,18 +40,30 @@ class ClientSide:
         "bytes_out",
         "complete",
         "direct",
+        "headers",
+        "heads",
         "held_bytes",
-        "scope",
+        "method",
         "started",
         "status",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, allow_direct: bool) -> None:
-        self.scope = scope
-        self._receive = receive
-        self._send = send
-        self._transport = direct_transport(scope)
-        self.direct: DirectTransport | None = self._transport if allow_direct else None
+    def __init__(
+        self,
+        method: str,
+        headers: Headers,
+        transport: DirectTransport | None,
+        *,
+        allow_direct: bool,
+        heads: dict[tuple[str, str], bytes] | None = None,
+    ) -> None:
+        self.heads = heads
+        self.method = method
+        self.headers = headers
+        self._receive: Receive = _unattached
+        self._send: Send = _unattached
+        self._transport = transport
+        self.direct: DirectTransport | None = transport if allow_direct else None
         self.started = False
         self.complete = False
         self.status: int | None = None
@@ -60,6 +71,11 @@ class ClientSide:
         self.bytes_out = 0
         self.held_bytes = 0
         """What the body takes of the budget; the exchange gives it back."""
+
+    def attach(self, receive: Receive, send: Send) -> None:
+        """The ASGI callables of this request."""
+        self._receive = receive
+        self._send = send
 
     async def read_body(self, limit_bytes: int, stall_s: float, slow_s: float, budget: BodyBudget) -> bytes:
         """
@@ -133,7 +149,7 @@ class ClientSide:
             ) from None
 
     def _announced_length(self) -> int | None:
-        for name, value in self.scope["headers"]:
+        for name, value in self.headers:
             if name == b"content-length":
                 return int(value) if value.isdigit() else None
         return None
@@ -141,7 +157,7 @@ class ClientSide:
     @property
     def expects_continue(self) -> bool:
         """True iff the client waits for `100 Continue` before it sends its body."""
-        return any(name == b"expect" for name, _ in self.scope["headers"])
+        return any(name == b"expect" for name, _ in self.headers)
 
     def watched(self, on_gone: Callable[[], None], on_writable: Callable[[], None]) -> Watch:
         """Context in which `on_gone` is called once when the client leaves."""
@@ -155,6 +171,13 @@ class ClientSide:
         """
         if self._transport is not None:
             self._transport.abort()
+
+    def sent_start(self, status: int, size: int, *, complete: bool) -> None:
+        """An answer has been started or sent past `start`, with so many bytes of its body."""
+        self.started = True
+        self.status = status
+        self.bytes_out += size
+        self.complete = complete
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers."""
@@ -238,6 +261,10 @@ class Watch:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._on_gone()
+
+
+async def _unattached(message: Message | None = None) -> Any:
+    raise RuntimeError("this request has not been given to a task yet: it has neither receive nor send")
 
 
 def _too_large(limit_bytes: int) -> RequestError:

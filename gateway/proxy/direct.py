@@ -7,8 +7,13 @@ portable `send` path is taken and everything else is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, Protocol, cast
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Scope = MutableMapping[str, Any]
 
 EXTENSION = "gateway.transport"
 
@@ -33,6 +38,25 @@ class DirectTransport(Protocol):
     @property
     def body_arrived(self) -> bool:
         """True iff the whole request body has been received: reading it will not wait."""
+        ...
+
+    def claim(self, give_up: Callable[[], None]) -> None:
+        """
+        The request is served without a task for now, by `answer` or `begin` instead of `send`; `give_up`, which must
+        call `continue_in_task`, is called when the server cannot have that any longer.
+        """
+        ...
+
+    def continue_in_task(self, serve: Callable[[Receive, Send], Coroutine[Any, Any, None]]) -> None:
+        """End the claim: a task of the server's goes on with the request, which may have been begun."""
+        ...
+
+    def answer(self, status: int, fields: bytes, body: bytes) -> None:
+        """Send a whole answer to a claimed request and end the claim; `fields` are header lines, with a length."""
+        ...
+
+    def begin(self, status: int, fields: bytes, data: bytes) -> bool:
+        """Start a chunked answer to a claimed request with the first piece of its body. As `write` otherwise."""
         ...
 
     def cork(self) -> None:

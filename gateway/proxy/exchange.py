@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gateway.errors import Rejected, RequestError
@@ -19,15 +21,18 @@ from gateway.protocol.headers import client_request_id, request_id_headers, resp
 from gateway.protocol.paths import InferenceRoute
 from gateway.protocol.request import RequestView, family_of, parse_request
 from gateway.protocol.retry import Action, Cause, decide
+from gateway.protocol.splice import forces_usage
+from gateway.proxy import inline
 from gateway.proxy.accounting import complete_record
 from gateway.proxy.attempt import Attempt, AttemptFailed
 from gateway.proxy.body import decode_body
-from gateway.proxy.client import ClientGone, ClientSide, Headers, Receive, Scope, Send
+from gateway.proxy.client import ClientGone, ClientSide, Headers
 from gateway.proxy.deadlines import heartbeat_fits, next_deadline
+from gateway.proxy.direct import Receive, Send
 from gateway.proxy.limits import Limit, LimitTimer
 from gateway.proxy.policy import ModelPolicy
 from gateway.proxy.waiting import Interrupted, Waiting
-from gateway.types import Endpoint, ExchangeRecord, Outcome, Phase, RetryReason, Stage
+from gateway.types import ExchangeRecord, Outcome, Phase, RetryReason, Stage
 
 if TYPE_CHECKING:
     from gateway.proxy.interfaces import Caller, Lease
@@ -40,7 +45,6 @@ _WORKER_LIMITS = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
 
 HEARTBEAT = b": keep-alive\n\n"
 LARGE_BODY_BYTES = 1024 * 1024
-FORCED_USAGE = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
 
 
 class Exchange(Waiting):
@@ -51,6 +55,8 @@ class Exchange(Waiting):
         "body_done_at",
         "caller",
         "committed_at",
+        "counted",
+        "defect",
         "extra_headers",
         "family",
         "phase",
@@ -65,56 +71,91 @@ class Exchange(Waiting):
         "view",
     )
 
-    def __init__(
-        self, relay: Relay, route: InferenceRoute, scope: Scope, receive: Receive, send: Send, caller: Caller
-    ) -> None:
-        super().__init__(ClientSide(scope, receive, send, allow_direct=relay.policy.direct))
+    def __init__(self, relay: Relay, route: InferenceRoute, client: ClientSide, caller: Caller) -> None:
+        super().__init__(client)
         self.relay = relay
         self.route = route
         self.caller = caller
         self.family = family_of(route.endpoint)
-        self.request_id = client_request_id(scope["headers"]) or relay.new_id()
+        self.request_id = client_request_id(client.headers) or relay.new_id()
         self.policy: ModelPolicy = relay.policy.fallback
         self.view: RequestView | None = None
         self.attempt: Attempt | None = None
+        self.counted = False
+        self.defect: Exception | None = None
         now = time.monotonic()
         self.body_done_at = now
         self.phase = Phase.BODY
         self.phase_at = now
         self.record = ExchangeRecord(self.request_id, route.endpoint, self.family, now, tenant=caller.tenant)
         tracer = relay.tracer
-        self.trace = None if tracer is None else tracer.request(self.record, scope["method"], scope["headers"])
+        self.trace = None if tracer is None else tracer.request(self.record, client.method, client.headers)
         self.committed_at = 0.0
         self.streaming_at = 0.0
         self.extra_headers: Headers = []
 
     # --- the whole ------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, receive: Receive, send: Send) -> None:
         """Serve the exchange; never raises but for cancellation and defects of the server below."""
-        record = self.record
-        counted = False
+        self.client.attach(receive, send)
+        self.relay.active.add(self)
+        await self._guarded(self._whole())
+
+    async def carry_on(self, receive: Receive, send: Send) -> None:
+        """Serve the rest of what `proxy.inline` has begun."""
+        self.client.attach(receive, send)
+        await self._guarded(self._rest())
+
+    def to_task(self) -> None:
+        """From now on a task serves this exchange, which was begun without one."""
+        self.inline = False
+        direct = self.client.direct
+        assert direct is not None
+        direct.continue_in_task(self.carry_on)
+
+    async def _whole(self) -> None:
         relay = self.relay
-        relay.active.add(self)
+        body = await self.client.read_body(
+            relay.policy.max_body_bytes, relay.policy.body_stall_s, relay.policy.body_total_s, relay.bodies
+        )
+        body = await self._decoded(body)
+        view = self.parse(body)
+        await self._breathe(body)
+        del body
+        self.count()
+        self._task = asyncio.current_task()
+        self._timer = LimitTimer(lambda: next_deadline(self), self._expired)
+        with self.client.watched(self.client_gone, self.client_writable), self.caller.slots:
+            await self._serve(view, None)
+
+    async def _rest(self) -> None:
+        self._task = asyncio.current_task()
+        if self._timer is None:
+            self._timer = LimitTimer(lambda: next_deadline(self), self._expired)
+        self._arm_due = True
+        view, direct = self.view, self.client.direct
+        assert view is not None
+        assert direct is not None
+        with ExitStack() as held:
+            held.callback(direct.unwatch)
+            held.push(self.caller.slots)
+            if self.defect is not None:
+                if self.attempt is not None:
+                    held.push(self.attempt)
+                    self.attempt.give_up()
+                raise self.defect
+            await self._serve(view, self.attempt)
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        """Do the work, and tell the client, the metrics and the log how it ended."""
+        record = self.record
         try:
             try:
-                body = await self.client.read_body(
-                    relay.policy.max_body_bytes, relay.policy.body_stall_s, relay.policy.body_total_s, relay.bodies
-                )
-                body = await self._decoded(body)
-                record.body = body[: relay.policy.logged_body_bytes]
-                view = self._parse(body)
-                await self._breathe(body)
-                del body
-                relay.recorder.started(record.model, record.tenant)
-                counted = True
-                self._task = asyncio.current_task()
-                self._timer = LimitTimer(lambda: next_deadline(self), self._expired)
-                with self.client.watched(self._client_gone, self._client_writable), self.caller.slots:
-                    await self._serve(view)
+                await work
             except RequestError as error:
                 await self._refuse(error)
-                error.__traceback__ = None  # see the end of this method
+                error.__traceback__ = None  # see `account`
             except Interrupted as interrupt:
                 await self._interrupted(interrupt)
             except ClientGone:
@@ -129,28 +170,54 @@ class Exchange(Waiting):
             record.outcome = Outcome.INTERNAL
             await self._refuse(errors_wire.failure(Outcome.INTERNAL))
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            relay.active.discard(self)
-            relay.bodies.give_back(self.client.held_bytes)
-            self._task = None
-            if not counted:
-                relay.recorder.started(record.model, record.tenant)
-            complete_record(self)
-            if self.trace is not None:
-                self.trace.ended()
-            # Exchange, attempt and answer refer to each other, and what was raised to the frames it came through, which
-            # refer to the exchange: untie them, so that no collector has to.
-            self.attempt = self._timer = self._interrupt = None
-            relay.recorder.finished(record)
+            self.account()
 
-    async def _decoded(self, body: bytes) -> bytes:
-        """The body without its content coding, decoded beside the event loop: what comes out may be large."""
+    def inline_wake(self) -> None:
+        """See `Waiting`."""
+        inline.advance(self)
+
+    def arm(self) -> None:
+        """Begin to watch the time limits."""
+        if self._timer is None:
+            self._timer = LimitTimer(lambda: next_deadline(self), self._expired)
+        self._arm_due = False
+        self._timer.arm()
+
+    def count(self) -> None:
+        """The exchange is in flight, and its model is known."""
+        self.counted = True
+        self.relay.recorder.started(self.record.model, self.record.tenant)
+
+    def account(self) -> None:
+        """The exchange has ended: complete its record and hand it over."""
+        relay = self.relay
+        if self._timer is not None:
+            self._timer.cancel()
+        relay.active.discard(self)
+        relay.unarmed.discard(self)
+        relay.bodies.give_back(self.client.held_bytes)
+        self._task = None
+        if not self.counted:
+            self.count()
+        complete_record(self)
+        if self.trace is not None:
+            self.trace.ended()
+        # Exchange, attempt and answer refer to each other, and what was raised to the frames it came through, which
+        # refer to the exchange: untie them, so that no collector has to.
+        self.attempt = self._timer = self._interrupt = self.defect = None
+        relay.recorder.finished(self.record)
+
+    def note_body(self, body: bytes) -> None:
+        """The whole body has arrived."""
         self.body_done_at = time.monotonic()
         self.record.bytes_in = len(body)
         self.record.body_s = self.body_done_at - self.record.started_at_s
+
+    async def _decoded(self, body: bytes) -> bytes:
+        """The body without its content coding, decoded beside the event loop: what comes out may be large."""
+        self.note_body(body)
         await self._breathe(body)
-        for name, value in self.client.scope["headers"]:
+        for name, value in self.client.headers:
             if name == b"content-encoding":
                 coding, limit = value.decode("latin-1"), self.relay.policy.max_body_bytes
                 decoded = await asyncio.to_thread(decode_body, body, coding, limit)
@@ -164,15 +231,22 @@ class Exchange(Waiting):
         if len(body) > LARGE_BODY_BYTES:
             await asyncio.sleep(0)
 
-    def _parse(self, body: bytes) -> RequestView:
+    def parse(self, body: bytes) -> RequestView:
+        """
+        Read the request and find its model.
+
+        Raises:
+            RequestError: It cannot be served.
+        """
         began = time.monotonic()
         record = self.record
         relay = self.relay
+        record.body = body[: relay.policy.logged_body_bytes]
         if relay.dispatcher.draining:
             record.outcome = Outcome.SHUTDOWN
             raise errors_wire.failure(Outcome.SHUTDOWN, retry_after_s=1)
         content_type = "application/json"
-        for name, value in self.client.scope["headers"]:
+        for name, value in self.client.headers:
             if name == b"content-type":
                 content_type = value.decode("latin-1")
         view = parse_request(body, self.route.endpoint, content_type, max_depth=relay.policy.max_json_depth)
@@ -203,21 +277,44 @@ class Exchange(Waiting):
 
     # --- attempts -------------------------------------------------------------------------------------------------
 
-    async def _serve(self, view: RequestView) -> None:
+    def rewritten(self, view: RequestView) -> bytes:
+        """The body as the worker gets it."""
         record = self.record
         policy = self.policy
-        relay = self.relay
-        force_usage = view.stream and view.endpoint in FORCED_USAGE and view.include_usage is not True
-        body = splice.apply(
+        return splice.apply(
             view,
             splice.Rewrites(
                 model=record.model if record.model != view.model else None,
-                force_usage=force_usage,
+                force_usage=forces_usage(view),
                 strip_operator_fields=not policy.pass_operator_fields,
                 default_max_tokens=policy.default_max_tokens,
                 max_tokens_limit=policy.max_tokens_limit,
             ),
         )
+
+    def choose(self, view: RequestView, excluded: frozenset[str]) -> Lease | None:
+        """A lease on a worker outside `excluded`, None when there is none."""
+        began = time.monotonic()
+        lease = self.relay.dispatcher.lease(self.record.model, view, excluded, self.body_done_at)
+        stages = self.record.stages
+        stages[Stage.ROUTING] = stages.get(Stage.ROUTING, 0.0) + time.monotonic() - began
+        return lease
+
+    def attempt_at(self, lease: Lease, body: bytes, view: RequestView, *, fresh: bool = False) -> Attempt:
+        """The next attempt, counted in flight."""
+        record = self.record
+        record.attempts += 1
+        record.worker = lease.worker.name
+        record.policy = lease.policy
+        record.decision = lease.reason
+        self.extra_headers = []
+        attempt = self.attempt = Attempt(self, lease, body, force_usage=forces_usage(view), fresh=fresh)
+        return attempt.__enter__()
+
+    async def _serve(self, view: RequestView, begun: Attempt | None) -> None:
+        record = self.record
+        policy = self.policy
+        body = begun.body if begun is not None else self.rewritten(view)
         await self._breathe(body)
         excluded: frozenset[str] = frozenset()
         retries_left = policy.retries
@@ -227,21 +324,17 @@ class Exchange(Waiting):
         fresh = False
         retry: RetryReason | None = None
         while True:
-            began = time.monotonic()
-            lease = relay.dispatcher.lease(record.model, view, excluded, self.body_done_at)
-            record.stages[Stage.ROUTING] = record.stages.get(Stage.ROUTING, 0.0) + time.monotonic() - began
-            if lease is None:
-                lease = await self._queued(view, excluded, failed)
-            if retry is not None:
-                # Only now: without another worker nothing is tried again, and the client may.
-                record.retries.append(retry)
-            record.attempts += 1
-            self.extra_headers = []
-            attempt = self.attempt = Attempt(self, lease, body, force_usage=force_usage, fresh=fresh)
-            with lease:
-                record.worker = lease.worker.name
-                record.policy = lease.policy
-                record.decision = lease.reason
+            attempt, begun = begun, None
+            if attempt is None:
+                chosen = self.choose(view, excluded)
+                if chosen is None:
+                    chosen = await self._queued(view, excluded, failed)
+                if retry is not None:
+                    # Only now: without another worker nothing is tried again, and the client may.
+                    record.retries.append(retry)
+                attempt = self.attempt_at(chosen, body, view, fresh=fresh)
+            lease = attempt.lease
+            with attempt:
                 try:
                     await attempt.run()
                 except AttemptFailed as failure:
@@ -314,11 +407,13 @@ class Exchange(Waiting):
             self.streaming_at = self.phase_at
         self._arm_due = True
 
-    def _client_gone(self) -> None:
+    def client_gone(self) -> None:
+        """The client has left."""
         self.record.disconnect = self.phase
         self.interrupt(Outcome.CLIENT_CLOSED)
 
-    def _client_writable(self) -> None:
+    def client_writable(self) -> None:
+        """The client's buffer has drained."""
         attempt = self.attempt
         if attempt is not None and attempt.answer is not None:
             attempt.answer.writable()
@@ -425,9 +520,11 @@ class Exchange(Waiting):
                 headers.append((b"connection", b"close"))
             await client.answer(error.status, headers, body)
             return
-        answer = self.attempt.answer if self.attempt is not None else None
+        attempt = self.attempt
+        answer = attempt.answer if attempt is not None else None
         observer = answer.observer if answer is not None else None
-        if self.phase is Phase.STREAMING and (answer is None or answer.mid_event or observer is None):
+        inside = attempt is None or attempt.inside_event
+        if self.phase is Phase.STREAMING and (answer is None or inside or observer is None):
             # Nothing that could be written here would be read as an error: break the framing instead.
             client.break_off()
             return

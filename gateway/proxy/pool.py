@@ -12,6 +12,7 @@ import asyncio
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
+from time import monotonic
 
 from gateway.proxy.upstream import UpstreamConnection, connect, tls_context
 from gateway.types import WorkerAddress, WorkerView
@@ -76,7 +77,7 @@ class ConnectionPools:
         if pool is None:
             return None
         idle = pool.idle
-        oldest_allowed = asyncio.get_running_loop().time() - self._idle_expiry_s
+        oldest_allowed = monotonic() - self._idle_expiry_s
         while idle:
             connection = idle.pop()
             if connection.reusable and connection.idle_since > oldest_allowed:
@@ -111,11 +112,10 @@ class ConnectionPools:
         if self._closed or not connection.reusable or len(pool.idle) >= self._max_idle:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
-        connection.idle_since = loop.time()
+        connection.idle_since = monotonic()
         pool.idle.append(connection)
         if pool.sweeper is None:
-            pool.sweeper = loop.call_later(self._idle_expiry_s, self._sweep, pool)
+            pool.sweeper = asyncio.get_running_loop().call_later(self._idle_expiry_s, self._sweep, pool)
 
     def linger(self, worker: WorkerView, connection: UpstreamConnection) -> None:
         """
@@ -155,8 +155,8 @@ class ConnectionPools:
                 connection.abort()
 
     def _sweep(self, pool: _WorkerPool) -> None:
-        loop = asyncio.get_running_loop()
-        oldest_allowed = loop.time() - self._idle_expiry_s
+        now = monotonic()
+        oldest_allowed = now - self._idle_expiry_s
         idle = pool.idle
         expired = 0
         while expired < len(idle) and idle[expired].idle_since <= oldest_allowed:
@@ -165,4 +165,8 @@ class ConnectionPools:
         del idle[:expired]
         for connection in gone:
             connection.abort()
-        pool.sweeper = loop.call_at(idle[0].idle_since + self._idle_expiry_s, self._sweep, pool) if idle else None
+        pool.sweeper = None
+        if idle:
+            # Not sooner than the timer's own unit, or it would find nothing and come again at once.
+            delay_s = max(0.001, idle[0].idle_since + self._idle_expiry_s - now)
+            pool.sweeper = asyncio.get_running_loop().call_later(delay_s, self._sweep, pool)

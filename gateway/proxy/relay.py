@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from itertools import count
 from typing import TYPE_CHECKING
 
 from gateway.protocol.paths import InferenceRoute
+from gateway.proxy import inline
 from gateway.proxy.body_budget import BodyBudget
-from gateway.proxy.client import Receive, Scope, Send
+from gateway.proxy.client import ClientSide, Headers
+from gateway.proxy.direct import DirectTransport, Receive, Scope, Send, direct_transport
 from gateway.proxy.exchange import Exchange
 from gateway.types import Outcome
 
@@ -18,11 +21,16 @@ if TYPE_CHECKING:
     from gateway.proxy.pool import ConnectionPools
 
 
+ARM_AFTER_S = 0.02
+"""An exchange that has lasted so long gets a timer for its time limits."""
+
+
 class Relay:
     """
     Relays requests to workers.
 
-    `active` holds the running exchanges; it is empty at idle. `tracer` is None where traces are off.
+    `active` holds the running exchanges, `unarmed` those of them whose time limits are watched from a moment later on;
+    both are empty at idle. `tracer` is None where traces are off.
     """
 
     def __init__(
@@ -40,6 +48,8 @@ class Relay:
         self.policy = policy
         self.bodies = BodyBudget(policy.max_buffered_bytes)
         self.active: set[Exchange] = set()
+        self.unarmed: set[Exchange] = set()
+        self._arming: asyncio.TimerHandle | None = None
         self._id_prefix = os.urandom(12).hex()
         self._id_counter = count(int.from_bytes(os.urandom(3), "big"))
 
@@ -49,7 +59,44 @@ class Relay:
 
     async def serve(self, route: InferenceRoute, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve one request for `route`; the client is always answered, unless it has left."""
-        await Exchange(self, route, scope, receive, send, caller).run()
+        client = ClientSide(scope["method"], scope["headers"], direct_transport(scope), allow_direct=self.policy.direct)
+        await Exchange(self, route, client, caller).run(receive, send)
+
+    def serve_inline(
+        self,
+        route: InferenceRoute,
+        headers: Headers,
+        body: bytes,
+        direct: DirectTransport,
+        caller: Caller,
+        heads: dict[tuple[str, str], bytes],
+    ) -> bool:
+        """
+        Begin to serve a POST whose body has arrived, without a task.
+
+        Args:
+            heads: See `ClientSide`; to be passed again for requests with the same headers.
+
+        Returns:
+            False: nothing was done, use `serve`.
+        """
+        if not self.policy.direct or len(body) > self.policy.max_body_bytes:
+            return False
+        client = ClientSide("POST", headers, direct, allow_direct=True, heads=heads)
+        return inline.begin(Exchange(self, route, client, caller), body)
+
+    def arm_later(self, exchange: Exchange) -> None:
+        """Watch the exchange's time limits if it still runs in a moment: most small requests need no timer."""
+        self.unarmed.add(exchange)
+        if self._arming is None:
+            self._arming = asyncio.get_running_loop().call_later(ARM_AFTER_S, self._arm)
+
+    def _arm(self) -> None:
+        self._arming = None
+        unarmed, self.unarmed = self.unarmed, set()
+        for exchange in unarmed:
+            if exchange.inline:
+                exchange.arm()
 
     def shut_down(self) -> None:
         """End every running exchange now: streams get an error event, other requests 503."""

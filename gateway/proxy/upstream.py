@@ -9,6 +9,7 @@ without being disbelieved is what llhttp accepts without any leniency, less unkn
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -24,6 +25,52 @@ MAX_HEAD_BYTES = 64 * 1024
 """Status line and headers of one answer; also bounds trailers."""
 
 Headers = list[tuple[bytes, bytes]]
+
+
+MAX_KNOWN_BODY = 128 * 1024
+"""Longest body of an answer whose head need not be parsed: always held as a whole."""
+
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d{1,7})\r\n", re.IGNORECASE)
+
+
+class KnownHead:
+    """
+    The head of an answer that came whole in one read. Workers repeat their heads, only the length differs: a head that
+    is otherwise byte for byte what the parser has accepted needs no parsing. (The length among `headers` is the first
+    answer's: who has the whole body needs none.)
+
+    `lines` is for the owner: what it makes of the headers for the client.
+    """
+
+    __slots__ = ("_after", "_before", "headers", "lines")
+
+    def __init__(self, before: bytes, after: bytes, headers: Headers) -> None:
+        self._before = before
+        self._after = after
+        self.headers = headers
+        self.lines: bytes | None = None
+
+    @classmethod
+    def of(cls, data: bytes, headers: Headers) -> KnownHead | None:
+        """The head of the whole answer `data`, None if it cannot be used again."""
+        end = data.find(b"\r\n\r\n") + 4
+        found = _LENGTH.search(data, 0, end - 2)
+        if not data.startswith(b"HTTP/1.1 200 ") or found is None or end + int(found[1]) != len(data):
+            return None
+        return cls(data[: found.start(1)], data[found.end(1) : end], headers)
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """The body, iff `data` is a whole answer with this head and nothing else; an empty one is not looked at."""
+        before, after = self._before, self._after
+        if not data.startswith(before):
+            return None
+        begin = len(before)
+        end = data.find(b"\r", begin, begin + 8)
+        if end < 0 or not data.startswith(after, end):
+            return None
+        digits = data[begin:end]
+        body = data[end + len(after) :]
+        return body if 0 < len(body) <= MAX_KNOWN_BODY and digits.isdigit() and int(digits) == len(body) else None
 
 
 class ResponseSink(Protocol):
@@ -97,6 +144,7 @@ class UpstreamConnection(asyncio.Protocol):
         "answered",
         "closed",
         "idle_since",
+        "known_head",
         "used",
     )
 
@@ -122,6 +170,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.closed = False
         self.used = 0
         self.idle_since = 0.0
+        self.known_head: KnownHead | None = None
         self._parser = httptools.HttpResponseParser(self)
 
     # --- the owner's side -----------------------------------------------------------------------------------------
@@ -219,6 +268,13 @@ class UpstreamConnection(asyncio.Protocol):
         shortcut = self._shortcut
         if shortcut is not None and self._between_chunks and shortcut(data):
             return
+        known = self.known_head
+        if known is not None and not self.answered and not self._complete:
+            known_body = known.body_of(data)
+            if known_body is not None:
+                self._take_known(known, known_body)
+                return
+        first = not self.answered
         if self._complete:
             # Bytes nobody asked for: an answer to come could not be told from them.
             self._keep_alive = False
@@ -250,7 +306,19 @@ class UpstreamConnection(asyncio.Protocol):
             self._body = None
             self._sink.on_data(b"".join(body) if isinstance(body, list) else body)
         if self.complete:
+            if first and self._keep_alive:
+                self.known_head = KnownHead.of(data, self._headers)
             self._completed()
+
+    def _take_known(self, known: KnownHead, body: bytes) -> None:
+        """A whole answer of status 200 whose head came before; the parser, which never sees it, is at a beginning."""
+        self.answered = True
+        self._head_done = True
+        self._headers = known.headers
+        self._sink.on_head(200, known.headers)
+        self._sink.on_data(body)
+        self._complete = True
+        self._completed()
 
     def eof_received(self) -> bool:
         if not self._complete and self._head_done and self._bodyless_framing:

@@ -27,13 +27,26 @@ class Waiting:
     """
     The waiting half of an exchange: one future to sleep on, one reason to end.
 
-    Callbacks call `wake` and `interrupt`; only the coroutine awaits `until`, `wait_for` and `sending`.
+    Callbacks call `wake` and `interrupt`; only the coroutine awaits `until`, `wait_for` and `sending`. As long as
+    `inline` is set there is no coroutine, and whatever happens is told to `inline_wake`.
     """
 
-    __slots__ = ("_arm_due", "_beat_due", "_in_send", "_interrupt", "_loop", "_task", "_timer", "_waiter", "client")
+    __slots__ = (
+        "_arm_due",
+        "_beat_due",
+        "_in_send",
+        "_interrupt",
+        "_loop",
+        "_task",
+        "_timer",
+        "_waiter",
+        "client",
+        "inline",
+    )
 
     def __init__(self, client: ClientSide) -> None:
         self.client = client
+        self.inline = False
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
         self._timer: LimitTimer | None = None
@@ -53,12 +66,24 @@ class Waiting:
         """A heartbeat is about to be sent."""
         return self._beat_due
 
+    @property
+    def interrupted(self) -> bool:
+        """The exchange must end."""
+        return self._interrupt is not None
+
+    @abstractmethod
+    def inline_wake(self) -> None:
+        """Something has happened to an exchange without a coroutine."""
+
     @abstractmethod
     async def _heartbeat(self) -> None:
         """Send a heartbeat to the client."""
 
     def wake(self) -> None:
         """Something has happened; called by callbacks."""
+        if self.inline:
+            self.inline_wake()
+            return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

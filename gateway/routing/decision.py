@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.types import Candidate, DecisionReason, Policy
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """
-    What is asked for: the model, the canonical beginning of the prompt, and the workers already tried.
+class Prompt(Protocol):
+    """A request, as far as routing looks at it; `protocol.RequestView` is one."""
 
-    `prefix` is for policies that keep equal beginnings together; it is never logged.
+    @property
+    def prefix(self) -> bytes:
+        """The canonical beginning of the prompt. Finding it takes a while, so it is found when asked for."""
+        ...
+
+
+class Question(NamedTuple):
+    """
+    What is asked for: the model, the request itself, and the workers already tried.
+
+    A tuple, not a dataclass: one is made for every request.
     """
 
     model: str
-    prefix: bytes = b""
+    prompt: Prompt | None = None
     excluded: frozenset[str] = frozenset()
+
+    @property
+    def prefix(self) -> bytes:
+        """For policies that keep equal beginnings together; it is never logged."""
+        return b"" if self.prompt is None else self.prompt.prefix
 
 
 class Scorer(Protocol):
@@ -44,13 +57,12 @@ class Considered:
     rejected: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """
     The chosen worker, why, and what was thought of every candidate.
 
-    The explanation is kept as parallel tuples and spelled out by `considered`, because it is read for few decisions and
-    made for all.
+    A tuple as `Question` is. The explanation is kept as parallel tuples and spelled out by `considered`, because it is
+    read for few decisions and made for all.
     """
 
     worker: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.routing.decision import Decision, Question
+from gateway.routing.decision import Decision, Prompt, Question
 from gateway.routing.policies import scheduler
 from gateway.routing.scheduler import Scheduler
 from gateway.types import Candidate, Policy
@@ -24,10 +24,10 @@ class Router:
         self._schedulers: dict[str, Scheduler] = {}
 
     def choose(
-        self, model: str, prefix: bytes, excluded: frozenset[str], candidates: Sequence[Candidate]
+        self, model: str, prompt: Prompt, excluded: frozenset[str], candidates: Sequence[Candidate]
     ) -> Decision | None:
         """The best worker of a configured model (never a client's own word: schedulers are kept by its name)."""
         chosen = self._schedulers.get(model)
         if chosen is None:
             chosen = self._schedulers[model] = scheduler(self._policies.get(model, self._default))
-        return chosen.choose(Question(model, prefix, excluded), candidates)
+        return chosen.choose(Question(model, prompt, excluded), candidates)

@@ -29,7 +29,6 @@ REQUEST = RequestView(
     include_usage=None,
     n=1,
     max_tokens=None,
-    prefix=b"",
 )
 
 

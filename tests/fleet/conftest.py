@@ -98,5 +98,4 @@ def request_view() -> RequestView:
         include_usage=None,
         n=1,
         max_tokens=None,
-        prefix=b"",
     )

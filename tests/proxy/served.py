@@ -196,6 +196,7 @@ async def gateway(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=1,
     )

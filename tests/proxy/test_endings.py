@@ -7,11 +7,15 @@ import json
 
 import pytest
 
+from gateway.protocol import paths
+from gateway.proxy.direct import Message
+from gateway.proxy.interfaces import Caller
 from gateway.types import Outcome, RetryReason
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
 from loadtest.servers.message_frames import MessagesStream, ResponsesStream
 from loadtest.servers.steps import Fin, Gate, Reset, Send, Stall, Step
+from tests.proxy import served
 from tests.proxy.conftest import Gateway
 from tests.proxy.raw_client import CHAT, Answer, ask, chat, connect, post
 
@@ -323,3 +327,46 @@ async def test_a_large_answer_cut_in_its_middle_breaks_the_framing(gateway: Gate
         assert not answer.complete
         assert (await served.records.record()).outcome is not Outcome.OK
         await served.idle()
+
+
+async def test_no_error_lands_in_an_event_of_which_a_slow_client_has_half() -> None:
+    """The rest of the event had arrived, and was still to be sent: what the client has decides, not what we have."""
+    large = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"x" * 90_000 + b'"}}]}\n\n'
+    script = scripts.stream([EVENTS[0], Gate("half"), large[:70_000], Gate("rest"), large[70_000:]], end=Stall())
+    route = paths.resolve(CHAT.encode())
+    assert isinstance(route, paths.InferenceRoute)
+    request = iter([{"type": "http.request", "body": json.dumps(chat()).encode(), "more_body": False}])
+    sent: list[Message] = []
+    writable = asyncio.Event()
+    writable.set()
+
+    async def receive() -> Message:
+        return next(request, None) or await asyncio.Event().wait()  # type: ignore[return-value]  # never returns
+
+    async def send(message: Message) -> None:
+        await writable.wait()
+        sent.append(message)
+        if b"xxx" in message.get("body", b""):
+            writable.clear()
+
+    async with asyncio.timeout(10), FaultServer(script) as worker, served.gateway(worker, direct=False) as running:
+        scope = {"method": "POST", "headers": [(b"content-type", b"application/json")]}
+        serving = asyncio.create_task(running.relay.serve(route, scope, receive, send, Caller()))
+        await worker.request(0)
+        worker.release("half")
+        await served.until(lambda: not writable.is_set())
+        (exchange,) = running.relay.active
+        assert exchange.attempt is not None
+        answer = exchange.attempt.answer
+        assert answer is not None
+        assert answer.mid_event
+        worker.release("rest")
+        await served.until(lambda: not answer.mid_event and exchange.in_send)
+        running.relay.shut_down()
+        writable.set()
+        await serving
+
+        got = b"".join(message.get("body", b"") for message in sent)
+        assert got == EVENTS[0] + large[: len(got) - len(EVENTS[0])]
+        assert len(EVENTS[0]) < len(got) < len(EVENTS[0] + large)
+        assert sent[-1]["more_body"]

@@ -1,0 +1,170 @@
+"""
+An exchange without a task, as long as it goes as most do.
+
+What needs no waiting is done where it becomes possible: a request whose body has arrived is parsed, routed and sent to
+its worker in the client's read callback; a whole answer, or the beginning of a stream, goes to the client in the
+worker's read callback. A task would cost as much as the relaying. For everything else (errors, retries, departures,
+time limits, ends of streams, answers that come in pieces) the exchange goes over to a task, in the state it is in:
+there is one place that knows what to do then, and it is not here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from gateway.errors import RequestError
+from gateway.protocol.headers import header_lines, passed_headers, response_headers
+from gateway.proxy.plain import read_plain
+from gateway.types import Outcome, Phase
+
+if TYPE_CHECKING:
+    from gateway.proxy.answer import Answer
+    from gateway.proxy.attempt import Attempt
+    from gateway.proxy.exchange import Exchange
+    from gateway.proxy.upstream import UpstreamConnection
+
+
+_LOG = logging.getLogger("gateway.proxy")
+
+
+def begin(exchange: Exchange, body: bytes) -> bool:
+    """
+    Begin an exchange whose body has arrived.
+
+    Returns:
+        False: nothing has happened, a task must serve the request from its beginning (it will end in an error).
+    """
+    exchange.note_body(body)
+    try:
+        view = exchange.parse(body)
+        exchange.caller.slots.__enter__()
+    except RequestError:
+        return False
+    direct = exchange.client.direct
+    assert direct is not None
+    exchange.client.bytes_in = len(body)
+    exchange.inline = True
+    exchange.relay.active.add(exchange)
+    exchange.count()
+    direct.claim(exchange.to_task)
+    direct.watch(exchange.client_gone, exchange.client_writable)
+    try:
+        lease = exchange.choose(view, frozenset())
+        if lease is None:
+            exchange.to_task()
+            return True
+        attempt = exchange.attempt_at(lease, exchange.rewritten(view), view)
+        attempt.begin()
+        if attempt.connection is not None:
+            attempt.send()
+        exchange.relay.arm_later(exchange)
+    except Exception as defect:
+        exchange.defect = defect
+        exchange.to_task()
+    return True
+
+
+def advance(exchange: Exchange) -> None:
+    """Something has happened to the exchange: go on, wait for more, or leave it to a task."""
+    try:
+        going = _advance(exchange)
+    except Exception as defect:
+        if exchange.client.complete:
+            _LOG.exception("exchange failed by a defect of the gateway after its answer")
+            return
+        exchange.defect = defect
+        going = False
+    if not going:
+        exchange.to_task()
+
+
+def _advance(exchange: Exchange) -> bool:
+    """False: what is to be done now is a task's."""
+    attempt = exchange.attempt
+    if attempt is None or exchange.interrupted or exchange.beat_due:
+        return False
+    answer = attempt.answer
+    if answer is None:
+        if attempt.connecting:
+            return True
+        if not attempt.take_connection():
+            return False
+        attempt.send()
+        return True
+    if answer.error is not None or answer.untold_error:
+        return False
+    if answer.status != 200:
+        return answer.status == 0
+    if answer.observer is not None:
+        return not answer.over and (exchange.client.started or _begin_stream(exchange, attempt, answer))
+    if answer.streamed or answer.overflowed:
+        return False
+    if answer.complete:
+        return _finish_plain(exchange, attempt, answer)
+    if exchange.phase is Phase.HEADERS:
+        exchange.enter(Phase.FIRST_EVENT)
+    return True
+
+
+def _finish_plain(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
+    body = answer.take()
+    tail = None if answer.encoded else read_plain(body)
+    if tail is not None and (tail.error is not None or "abort" in tail.finish_reasons):
+        answer.put_back(body)
+        return False
+    attempt.usage = tail
+    client, direct = exchange.client, exchange.client.direct
+    assert direct is not None
+    assert attempt.connection is not None
+    exchange.enter(Phase.STREAMING)
+    client.sent_start(200, len(body), complete=True)
+    exchange.inline = False
+    direct.unwatch()
+    direct.answer(200, _fields(exchange, attempt.connection, answer, len(body)), body)
+    exchange.committed_at = time.monotonic()
+    exchange.record.outcome = Outcome.OK
+    attempt.lease.succeeded()
+    attempt.release(attempt.connection)
+    attempt.ended()
+    attempt.__exit__(None, None, None)
+    exchange.caller.slots.__exit__(None, None, None)
+    exchange.account()
+    return True
+
+
+def _begin_stream(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
+    observer, direct = answer.observer, exchange.client.direct
+    assert observer is not None
+    assert direct is not None
+    if answer.overflowed or observer.error is not None:
+        return False
+    if observer.events == 0:
+        if exchange.phase is Phase.HEADERS:
+            exchange.enter(Phase.FIRST_EVENT)
+        return True
+    exchange.enter(Phase.STREAMING)
+    headers = response_headers(answer.headers, request_id=exchange.request_id, stream=True)
+    data = answer.take()
+    attempt.send_at = exchange.phase_at
+    exchange.client.sent_start(200, len(data), complete=False)
+    writable = direct.begin(200, header_lines(headers), data)
+    exchange.wrote()
+    answer.write_directly(direct)
+    if not writable:
+        answer.stall()
+    return True
+
+
+def _fields(exchange: Exchange, connection: UpstreamConnection, answer: Answer, length: int) -> bytes:
+    """`response_headers` of a whole answer as header lines; those of a head that the worker repeats are made once."""
+    known = connection.known_head
+    if known is None or known.headers is not answer.headers:
+        passed = header_lines(passed_headers(answer.headers, stream=False))
+    else:
+        if known.lines is None:
+            known.lines = header_lines(passed_headers(known.headers, stream=False))
+        passed = known.lines
+    request_id = exchange.request_id.encode("ascii")
+    return b"%bcontent-length: %d\r\nx-request-id: %b\r\nrequest-id: %b\r\n" % (passed, length, request_id, request_id)
