@@ -12,86 +12,44 @@ import string
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.types import Endpoint, Stage
 from tests.cli.fleet_file import FleetFile, document, model
-from tests.e2e.served import wait_until
+from tests.metrics.running import LONG_S, Key, Running
 from tests.proxy.raw_client import RawConnection, chat, connect, post, request
 from tests.tracing.collector import Collector
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 CHAT = "/v1/chat/completions"
-LONG_S = 30.0
 ABUSES = 10_000
 CLIENTS = 8
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
-Key = tuple[str, frozenset[tuple[str, str]]]
 
-
-@dataclass
-class Running:
-    """A fleet, and what is known of it from outside."""
-
-    file: FleetFile
-    collector: Collector
-
-    @property
-    def port(self) -> int:
-        return self.file.served.port
-
-    def samples(self) -> dict[Key, float]:
-        """Every sample of the gateway's exposition."""
-        text = self.file.served.http.get(f"{self.file.served.admin}/metrics").raise_for_status().text
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
-
-    def request_lines(self) -> list[dict[str, Any]]:
-        """Every canonical line so far."""
-        events = (json.loads(line) for line in self.file.served.output.splitlines() if line.startswith('{"time"'))
-        return [event for event in events if event["event"] == "request"]
-
-    def settled(self) -> tuple[list[dict[str, Any]], dict[Key, float]]:
-        """Lines and samples when nothing is in flight and every line has been read."""
-
-        def whole() -> bool:
-            samples = self.samples()
-            counted = sum(value for (name, _), value in samples.items() if name == "gateway_requests_total")
-            idle = not any(
-                value
-                for (name, labels), value in samples.items()
-                if name in ("gateway_requests_in_flight", "gateway_worker_in_flight")
-                or (name == "gateway_upstream_connections" and ("state", "in_use") in labels)
-            )
-            return idle and counted == len(self.request_lines())
-
-        wait_until(whole, within_s=LONG_S, what="an idle gateway with as many lines as requests")
-        return self.request_lines(), self.samples()
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """Where traces go."""
+    with Collector() as collector:
+        yield collector
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Two gateway processes, two workers that get four requests each; the log as JSON, traces for who asks for them."""
-    with Collector() as collector:
-        content = document(
-            models={"m": model(replicas=2, aliases=["alias"], price_per_worker_hour=3600.0, max_in_flight=4)},
-            processes=2,
-            logging={"format": "json"},
-            traces={"endpoint": collector.url, "sample_ratio": 0.0},
-        )
-        file = FleetFile(tmp_path_factory.mktemp("metrics"), content)
-        with file.served:
-            file.wait_states(m_0="ready", m_1="ready")
-            yield Running(file, collector)
+    content = document(
+        models={"m": model(replicas=2, aliases=["alias"], price_per_worker_hour=3600.0, max_in_flight=4)},
+        processes=2,
+        logging={"format": "json"},
+        traces={"endpoint": collector.url, "sample_ratio": 0.0},
+    )
+    file = FleetFile(tmp_path_factory.mktemp("metrics"), content)
+    with file.served:
+        file.wait_states(m_0="ready", m_1="ready")
+        yield Running(file)
 
 
 async def traffic(port: int) -> None:
@@ -234,7 +192,7 @@ def test_no_series_comes_from_what_clients_write(running: Running) -> None:
     assert 0 == after["gateway_log_lines_dropped_total", frozenset()]
 
 
-def test_a_request_that_asks_for_it_is_traced_by_the_running_gateway(running: Running) -> None:
+def test_a_request_that_asks_for_it_is_traced_by_the_running_gateway(running: Running, collector: Collector) -> None:
     """From the configuration to the collector, with the worker's attempt below it; nothing is lost."""
 
     async def ask() -> None:
@@ -244,7 +202,7 @@ def test_a_request_that_asks_for_it_is_traced_by_the_running_gateway(running: Ru
             await client.answer()
 
     asyncio.run(ask())
-    server, attempt = running.collector.wait(2)
+    server, attempt = collector.wait(2)
 
     assert [TRACE, TRACE] == [server.trace, attempt.trace]
     assert server.id == attempt.parent
