@@ -280,9 +280,9 @@ class Front:
         slot.kill()
 
     def _steer(self) -> None:
-        """Clients go to processes that accept; if none does, they wait for the next one in any slot."""
-        serving = [slot.slot for slot in self._slots if slot.serving]
-        self._listeners.steer(serving or range(len(self._slots)))
+        """Clients are not sent to a process that has died; if all have, they wait for the next one in any slot."""
+        chosen = [slot.slot for slot in self._slots if slot.takes_clients]
+        self._listeners.steer(chosen or range(len(self._slots)))
 
     def _notify(self) -> None:
         if self._slots:

@@ -155,6 +155,11 @@ class GatewaySlot:
         """The process lives and has said that it listens."""
         return self._process is not None and self._hello
 
+    @property
+    def takes_clients(self) -> bool:
+        """It serves, or its first process is being started: that one should get its share of those who wait already."""
+        return self.serving or not (self._ever_hello or self.restarts)
+
     def publish(self, fleet: FleetSnapshot) -> None:
         """Give the process this snapshot, and the next process too if it dies."""
         self._newest = fleet
