@@ -233,10 +233,19 @@ class TcpGuard:
 
     Bound to loopback, only loopback names are accepted as Host. Bound elsewhere on the operator's word, any name is:
     Prometheus in another container uses the service's name.
+
+    Args:
+        bound_host: What the port is bound to.
+        token: For everything that changes something, the console's chat box aside.
+        chat_open: Whether the chat box may be used without the token: where its caller needs a key besides, or may do
+            without one at this address. A public endpoint on loopback would else be open to whoever reaches this port.
     """
 
-    def __init__(self, app: ASGIApp, *, bound_host: str, token: str) -> None:
+    def __init__(
+        self, app: ASGIApp, *, bound_host: str, token: str, chat_open: Callable[[], bool] = lambda: False
+    ) -> None:
         self._app = app
+        self._chat_open = chat_open
         self._check_host = is_loopback(bound_host)
         self._token = token.encode()
 
@@ -251,10 +260,17 @@ class TcpGuard:
     def _refusal(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Response | None:
         if self._check_host and not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
             return _error(421, "wrong_host", "the admin API answers only to 127.0.0.1, [::1] and localhost")
-        if method in ("GET", "HEAD") or path == CHAT_PATH:
+        if method in ("GET", "HEAD") or (path == CHAT_PATH and self._chat_open()):
             return None
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not secrets.compare_digest(given.strip(), self._token):
+            if path == CHAT_PATH:
+                return _error(
+                    403,
+                    "key_required",
+                    "the chat box is closed: the admin port is not on loopback, and requests need no API key. "
+                    "`gateway keys create NAME` makes one, and then the chat box asks for it",
+                )
             return _error(
                 401,
                 "token_required",

@@ -39,7 +39,7 @@ from gateway.control.vitals import VitalSigns
 from gateway.control.watcher import Watcher
 from gateway.control.web import History
 from gateway.errors import PortInUse
-from gateway.keys import count_keys
+from gateway.keys import anonymous_allowed, count_keys
 from gateway.log import EventLog, adopt_foreign_logs
 from gateway.setup.facts import PROXY_VARIABLES
 from gateway.tracing import require_usable
@@ -213,7 +213,14 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
     def make_admin(supervisor: Supervisor) -> AdminServer:
         history = History(supervisor.totals.of, lambda: tuple(supervisor.settings.models), clock, plain)
         app = admin_app(supervisor, scraper, history, state.keys_file.exists)
-        guarded = TcpGuard(app, bound_host=settings.admin.host, token=state.admin_token())
+        # Without keys, a caller of the chat box is one of the public endpoint, at the admin port's address.
+        anonymous = anonymous_allowed(settings.admin.host, allow_anonymous=settings.allow_anonymous)
+        guarded = TcpGuard(
+            app,
+            bound_host=settings.admin.host,
+            token=state.admin_token(),
+            chat_open=lambda: anonymous or state.keys_file.exists(),
+        )
         return UvicornAdminServer(guarded, app, history.run)
 
     plan = SupervisorPlan(

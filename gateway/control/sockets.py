@@ -92,7 +92,8 @@ def listen_unix(path: str) -> socket.socket:
 
 def url(bound: socket.socket, host: str) -> str:
     """`http://HOST:PORT` under which a client on this machine reaches the socket."""
-    shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    plain = host.strip("[]")
+    shown = "127.0.0.1" if plain in ("0.0.0.0", "::", "") else plain
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{bound.getsockname()[1]}"
 
 

@@ -75,3 +75,5 @@ def test_urls_are_for_clients_on_this_machine() -> None:
 
         assert f"http://127.0.0.1:{port}" == url(bound, "0.0.0.0")
         assert f"http://[::1]:{port}" == url(bound, "::1")
+        assert f"http://[::1]:{port}" == url(bound, "[::1]")
+        assert f"http://127.0.0.1:{port}" == url(bound, "[::]")

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from gateway.control.status_report import StatusReport
@@ -17,7 +18,7 @@ from gateway.control.web.history import EVERY_S, Failures, History, Sample
 from gateway.workers.nvml import GpuSensors
 
 CHAT_PATH = "/console/chat"
-"""The one POST without the admin token: it can do nothing that the public endpoint does not let its caller do."""
+"""The one POST without the admin token: it can do nothing that its caller may not do anyway (see `TcpGuard`)."""
 
 _ASSETS = Path(__file__).parent / "assets"
 _TYPES = {"console.html": "text/html", "console.css": "text/css", "console.js": "text/javascript"}
@@ -29,6 +30,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
 }
 _CHAT_LIMIT_BYTES = 1024 * 1024
+_CLIENT_LEFT = 499
 _CHAT_TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=10.0, pool=5.0)
 
 
@@ -79,29 +81,55 @@ def console_routes(
 
         Only from our own page: another site's page can neither set this header nor be of this origin.
         """
-        origin = request.headers.get("origin")
-        if request.headers.get("x-console") != "1" or origin not in (None, f"http://{request.headers.get('host')}"):
+        if request.headers.get("x-console") != "1" or not _of_this_page(request):
             return _error(403, "the chat box answers to its own page only")
-        body = await request.body()
-        if len(body) > _CHAT_LIMIT_BYTES:
-            return _error(413, f"expected at most {_CHAT_LIMIT_BYTES} bytes, found {len(body)}")
-        headers = {"content-type": "application/json"}
+        body = bytearray()
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > _CHAT_LIMIT_BYTES:
+                    return _error(413, f"expected at most {_CHAT_LIMIT_BYTES} bytes, found more")
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_LEFT)
+        # What is passed on is passed on as it comes, so it must not be compressed.
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if key := request.headers.get("x-api-key"):
             headers["authorization"] = f"Bearer {key}"
-        return await _pass_on(f"{report().public_url}/v1/chat/completions", body, headers)
+        return await _pass_on(request, f"{report().public_url}/v1/chat/completions", bytes(body), headers)
 
     return routes
 
 
-async def _pass_on(url: str, body: bytes, headers: dict[str, str]) -> Response:
-    client = httpx.AsyncClient(trust_env=False, timeout=_CHAT_TIMEOUT)
-    try:
-        answer = await client.send(client.build_request("POST", url, content=body, headers=headers), stream=True)
-    except httpx.HTTPError as error:
-        await client.aclose()
-        return _error(502, f"the public endpoint does not answer: {error or type(error).__name__}")
+def _of_this_page(request: Request) -> bool:
+    """No origin, or ours; a proxy in front may have added TLS."""
+    origin, host = request.headers.get("origin"), request.headers.get("host")
+    return origin is None or origin in (f"http://{host}", f"https://{host}")
 
-    return _Relayed(client, answer)
+
+async def _pass_on(request: Request, url: str, body: bytes, headers: dict[str, str]) -> Response:
+    """The public endpoint's answer as it comes. Who leaves before it has begun ends the request too."""
+    client = httpx.AsyncClient(trust_env=False, timeout=_CHAT_TIMEOUT)
+    found: Response = Response(status_code=_CLIENT_LEFT)
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            continue
+        group.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(leave)
+            try:
+                sent = client.build_request("POST", url, content=body, headers=headers)
+                found = _Relayed(client, await client.send(sent, stream=True))
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+                found = _error(502, f"the public endpoint does not answer: {error or type(error).__name__}")
+            group.cancel_scope.cancel()
+    finally:
+        if not isinstance(found, _Relayed):
+            with anyio.CancelScope(shield=True):
+                await client.aclose()
+    return found
 
 
 class _Relayed(StreamingResponse):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import anyio
 import anyio.abc
@@ -20,6 +21,13 @@ from gateway.log import EventLog
 from gateway.workers.nvml import GpuSensors
 
 pytestmark = pytest.mark.anyio
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n"
+CHAT_SCOPE = {
+    **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"},
+    **{"path": CHAT_PATH, "raw_path": CHAT_PATH.encode(), "query_string": b"", "root_path": ""},
+    **{"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8001)},
+    "headers": [(b"host", b"127.0.0.1:8001"), (b"x-console", b"1")],
+}
 OURS = {"x-console": "1", "content-type": "application/json"}
 
 
@@ -34,12 +42,25 @@ class Console:
     http: httpx.AsyncClient
     history: History
     asked: list[bytes] = field(default_factory=list)
+    reached: anyio.Event = field(default_factory=anyio.Event)
     closed: anyio.Event = field(default_factory=anyio.Event)
+
+
+def app_of(made: Console) -> Callable[..., Coroutine[object, object, None]]:
+    """The application itself, for messages that no client would send."""
+    transport = made.http._transport
+    assert isinstance(transport, httpx.ASGITransport)
+    return cast(Callable[..., Coroutine[object, object, None]], transport.app)
 
 
 @asynccontextmanager
 async def console(
-    answer: bytes = b"", *, hold: bool = False, keys: bool = False, gpus: Sequence[GpuSensors] = ()
+    answer: bytes = b"",
+    *,
+    hold: bool = False,
+    keys: bool = False,
+    gpus: Sequence[GpuSensors] = (),
+    chat_open: bool = True,
 ) -> AsyncIterator[Console]:
     """A public endpoint that gives `answer` and closes, or `hold`s the connection until its client has left."""
     public = await anyio.create_tcp_listener(local_host="127.0.0.1")
@@ -48,7 +69,7 @@ async def console(
     history = nothing_yet()
     app = FastAPI()
     app.include_router(console_routes(lambda: report, history, lambda: gpus, lambda: keys))
-    guarded = TcpGuard(app, bound_host="127.0.0.1", token="secret")
+    guarded = TcpGuard(app, bound_host="127.0.0.1", token="secret", chat_open=lambda: chat_open)
     transport = httpx.ASGITransport(guarded)
     async with (
         public,
@@ -60,7 +81,9 @@ async def console(
         async def serve(stream: anyio.abc.SocketStream) -> None:
             async with stream:
                 made.asked.append(await stream.receive())
-                await stream.send(answer)
+                made.reached.set()
+                if answer:
+                    await stream.send(answer)
                 if hold:
                     with anyio.move_on_after(20):
                         try:
@@ -155,15 +178,12 @@ async def test_the_exemption_is_for_the_chat_box_alone() -> None:
             assert 401 == (await made.http.post(path, headers=OURS)).status_code, path
 
 
-async def test_a_person_who_leaves_ends_the_request() -> None:
-    """The connection to the public endpoint is closed, which ends the generation."""
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n"
-    sent: list[dict[str, object]] = []
+@pytest.mark.parametrize("head", [EVENTS, b""], ids=["in the middle of it", "before it began"])
+async def test_a_person_who_leaves_ends_the_request(head: bytes) -> None:
+    """The connection to the public endpoint is closed, which ends the generation, or the wait for a worker."""
     began, left = anyio.Event(), anyio.Event()
 
     async with console(head, hold=True) as made, anyio.create_task_group() as group:
-        transport = made.http._transport
-        assert isinstance(transport, httpx.ASGITransport)
         asked = [{"type": "http.request", "body": b"{}", "more_body": False}]
 
         async def receive() -> dict[str, object]:
@@ -173,19 +193,58 @@ async def test_a_person_who_leaves_ends_the_request() -> None:
             return {"type": "http.disconnect"}
 
         async def send(message: dict[str, object]) -> None:
-            sent.append(message)
             if message["type"] == "http.response.body":
                 began.set()
 
-        headers = [(b"host", b"127.0.0.1:8001"), (b"x-console", b"1")]
-        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
-        scope |= {"path": CHAT_PATH, "raw_path": CHAT_PATH.encode(), "query_string": b"", "root_path": ""}
-        scope |= {"headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8001)}
-        group.start_soon(transport.app, scope, receive, send)
+        group.start_soon(app_of(made), CHAT_SCOPE, receive, send)
         with anyio.fail_after(20):
-            await began.wait()
+            await (began if head else made.reached).wait()
             left.set()
             await made.closed.wait()
+
+
+async def test_a_body_without_end_is_refused_and_not_gathered() -> None:
+    """Whoever reaches the port may send it; what lies in memory is a mebibyte at most."""
+    piece, taken, statuses = b"x" * 65536, list[int](), list[object]()
+
+    async def receive() -> dict[str, object]:
+        taken.append(len(piece))
+        assert len(taken) < 1000
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    async def send(message: dict[str, object]) -> None:
+        statuses.append(message.get("status"))
+
+    async with console() as made:
+        with anyio.fail_after(20):
+            await app_of(made)(CHAT_SCOPE, receive, send)
+
+    assert 413 == statuses[0]
+    assert sum(taken) <= 2 * 1024 * 1024
+    assert [] == made.asked
+
+
+async def test_where_callers_may_not_do_without_a_key_the_chat_box_is_no_way_around() -> None:
+    """An admin port that others reach must not open an endpoint on loopback to them; the owner's token does."""
+    async with console(EVENTS, chat_open=False) as made:
+        refused = await made.http.post(CHAT_PATH, content=b"{}", headers=OURS)
+        asked = list(made.asked)
+        taken = await made.http.post(CHAT_PATH, content=b"{}", headers={**OURS, "authorization": "Bearer secret"})
+
+    assert 403 == refused.status_code
+    assert "gateway keys create" in refused.json()["error"]["message"]
+    assert [] == asked
+    assert 200 == taken.status_code
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:8001", "https://127.0.0.1:8001"])
+async def test_our_own_page_may_ask_also_behind_a_proxy_with_tls(origin: str) -> None:
+    """The browser names the scheme that it knows; and no compression is asked for, since nothing would undo it."""
+    async with console(EVENTS) as made:
+        answer = await made.http.post(CHAT_PATH, content=b"{}", headers={**OURS, "origin": origin})
+
+    assert 200 == answer.status_code
+    assert b"accept-encoding: identity" in made.asked[0].lower()
 
 
 async def test_a_public_endpoint_that_is_away_is_said_so() -> None:
