@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import stat
+import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -213,3 +217,20 @@ def test_the_worker_needs_nothing_of_this_project() -> None:
 
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "typing"]
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+@pytest.mark.integration
+def test_a_terminated_benchmark_leaves_no_engine_behind(tmp_path: Path) -> None:
+    """SIGTERM in the middle of a command that would take an hour."""
+    engine = fake_python(tmp_path, "import os, time; open('pid', 'w').write(f'{os.getpid()}\\n'); time.sleep(3600)")
+    command = [sys.executable, "-m", "loadtest.offline", "--engine-python", str(engine), "--model", "m"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.Popen([*command, "--device", "cpu"], cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL)
+    pause, pid_file = threading.Event(), tmp_path / "pid"
+    while not (pid_file.exists() and pid_file.read_text().endswith("\n")):
+        assert process.poll() is None
+        pause.wait(0.05)
+    process.terminate()
+
+    assert 130 == process.wait(60)
+    assert not psutil.pid_exists(int(pid_file.read_text()))
