@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gateway.clock import Clock
@@ -14,9 +14,13 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(slots=True)
 class _Account:
+    """`price_per_hour`: what it has cost since `since_s`. `priced`: it has ever had a price."""
+
     model: str
     since_s: float
-    price_per_hour: float
+    occupied: bool = False
+    price_per_hour: float = 0.0
+    priced: bool = False
     total: float = 0.0
 
 
@@ -27,7 +31,7 @@ class CostMeter:
     Args:
         clock: For how long a worker ran.
         price_per_hour: Of one worker of a model, None when it has no price. Asked again at every count, so that a
-            reload takes effect; what ran before is counted with the price it ran at.
+            reload takes effect, a first price included; what ran before is counted with the price it ran at.
     """
 
     def __init__(self, clock: Clock, price_per_hour: Callable[[str], float | None]) -> None:
@@ -39,19 +43,34 @@ class CostMeter:
         """The worker's state is new. `occupied`: it has, or may have, a process, and with it its share of a machine."""
         account = self._accounts.get(worker)
         if account is None:
-            if self._price_per_hour(model) is None:
-                return
-            account = self._accounts[worker] = _Account(model, self._clock.monotonic(), 0.0)
+            account = self._accounts[worker] = _Account(model, self._clock.monotonic())
         self._count(account)
-        account.price_per_hour = (self._price_per_hour(model) or 0.0) if occupied else 0.0
+        account.occupied = occupied
+        self._price(account)
+
+    def forget_all_but(self, workers: Collection[str]) -> None:
+        """Workers that are no longer there cost nothing any more; what they have cost stays."""
+        for name, account in self._accounts.items():
+            if account.occupied and name not in workers:
+                self._count(account)
+                account.occupied = False
+                self._price(account)
 
     def values(self) -> Values:
-        """The totals up to now, in the form `render` takes."""
+        """The totals up to now, in the form `render` takes; none for what has never had a price."""
         for account in self._accounts.values():
             self._count(account)
-            if account.price_per_hour:
-                account.price_per_hour = self._price_per_hour(account.model) or 0.0
-        return {(c.WORKER_COST, (account.model, worker)): [account.total] for worker, account in self._accounts.items()}
+            self._price(account)
+        return {
+            (c.WORKER_COST, (account.model, worker)): [account.total]
+            for worker, account in self._accounts.items()
+            if account.priced
+        }
+
+    def _price(self, account: _Account) -> None:
+        price = self._price_per_hour(account.model)
+        account.priced = account.priced or price is not None
+        account.price_per_hour = (price or 0.0) if account.occupied else 0.0
 
     def _count(self, account: _Account) -> None:
         now_s = self._clock.monotonic()

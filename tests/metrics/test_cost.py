@@ -80,3 +80,40 @@ def test_workers_have_accounts_of_their_own() -> None:
 
     assert pytest.approx(1.0) == total(meter)
     assert pytest.approx(2.0) == total(meter, "llama-1")
+
+
+def test_a_first_price_counts_from_when_it_was_set() -> None:
+    """The reload restarts no worker, so no worker's state changes; and a price may come back."""
+    clock = FakeClock()
+    prices: dict[str, float | None] = {"llama": None}
+    meter = CostMeter(clock, prices.__getitem__)
+    meter.changed("llama-0", "llama", occupied=True)
+    clock.now_s += 1000
+    assert {} == meter.values()
+    prices["llama"] = 3.6
+    assert pytest.approx(0.0) == total(meter)
+    clock.now_s += 1000
+    assert pytest.approx(1.0) == total(meter)
+    prices["llama"] = None
+    assert pytest.approx(1.0) == total(meter)
+    clock.now_s += 1000
+    assert pytest.approx(1.0) == total(meter)
+    prices["llama"] = 3.6
+    assert pytest.approx(1.0) == total(meter)
+    clock.now_s += 1000
+
+    assert pytest.approx(2.0) == total(meter)
+
+
+def test_a_worker_that_a_reload_removes_costs_nothing_any_more() -> None:
+    """A static worker is ready to its end: no state of its own says that it is gone. What it has cost stays."""
+    clock = FakeClock()
+    meter = CostMeter(clock, lambda model: 3.6)
+    for worker in ("llama-0", "llama-1"):
+        meter.changed(worker, "llama", occupied=True)
+    clock.now_s += 1000
+    meter.forget_all_but({"llama-1"})
+    clock.now_s += 1000
+
+    assert pytest.approx(1.0) == total(meter)
+    assert pytest.approx(2.0) == total(meter, "llama-1")
