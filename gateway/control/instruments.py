@@ -72,7 +72,6 @@ class Instruments:
 
     def values(self, workers: Sequence[WorkerStatus]) -> Values:
         """The series as of now."""
-        self._costs.forget_all_but({worker.name for worker in workers})
         holders = [worker for worker in workers if worker.pid is not None]
         own: Values = {
             (LOG_LINES_DROPPED, ()): [float(self._log.dropped)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.clock import Clock
@@ -47,14 +47,6 @@ class CostMeter:
         self._count(account)
         account.occupied = occupied
         self._price(account)
-
-    def forget_all_but(self, workers: Collection[str]) -> None:
-        """Workers that are no longer there cost nothing any more; what they have cost stays."""
-        for name, account in self._accounts.items():
-            if account.occupied and name not in workers:
-                self._count(account)
-                account.occupied = False
-                self._price(account)
 
     def values(self) -> Values:
         """The totals up to now, in the form `render` takes; none for what has never had a price."""

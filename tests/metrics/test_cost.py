@@ -103,17 +103,3 @@ def test_a_first_price_counts_from_when_it_was_set() -> None:
     clock.now_s += 1000
 
     assert pytest.approx(2.0) == total(meter)
-
-
-def test_a_worker_that_a_reload_removes_costs_nothing_any_more() -> None:
-    """A static worker is ready to its end: no state of its own says that it is gone. What it has cost stays."""
-    clock = FakeClock()
-    meter = CostMeter(clock, lambda model: 3.6)
-    for worker in ("llama-0", "llama-1"):
-        meter.changed(worker, "llama", occupied=True)
-    clock.now_s += 1000
-    meter.forget_all_but({"llama-1"})
-    clock.now_s += 1000
-
-    assert pytest.approx(1.0) == total(meter)
-    assert pytest.approx(2.0) == total(meter, "llama-1")
