@@ -109,7 +109,9 @@ def read_headers(file: Path) -> dict[str, str]:
     headers = {}
     for number, line in enumerate(lines, 1):
         name, colon, value = line.partition(":")
-        if line.strip() and not (colon and _HEADER_NAME.fullmatch(name.strip())):
+        # What no header can carry would fail at every batch.
+        fits = _HEADER_NAME.fullmatch(name.strip()) and value.isascii() and value.strip().isprintable()
+        if line.strip() and not (colon and fits):
             raise ConfigurationError(
                 f"expected `Name: value` in line {number} of {file}, found something else", key="traces.headers_file"
             )

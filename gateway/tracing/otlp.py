@@ -116,7 +116,12 @@ class CountingExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """See `SpanExporter`."""
         self.taken += len(spans)
-        result = self._exporter.export(spans)
+        try:
+            result = self._exporter.export(spans)
+        except Exception:
+            # Text that cannot be encoded, a header that cannot be sent: the SDK logs it.
+            self.failed += len(spans)
+            raise
         if result is not SpanExportResult.SUCCESS:
             self.failed += len(spans)
         return result

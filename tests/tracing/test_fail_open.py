@@ -170,3 +170,33 @@ def test_an_endpoint_without_a_path_is_completed(endpoint: str, url: str) -> Non
 def test_every_endpoint_has_an_operation() -> None:
     """A new route does not fail its first traced request."""
     assert set(Endpoint) == set(OPERATIONS)
+
+
+class Raising(SpanExporter):
+    """Fails as requests and protobuf do with text that they cannot encode."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        raise UnicodeEncodeError("latin-1", "\u20ac", 0, 1, "ordinal not in range(256)")
+
+
+def test_spans_whose_export_raises_are_counted_too() -> None:
+    """The SDK logs the error and goes on; the counter must not say that they arrived."""
+    batches = CountedBatches(Raising(), send_every_s=0.01)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(batches)
+    for _ in range(3):
+        provider.get_tracer("t").start_span("s").end()
+    provider.shutdown()
+
+    assert 3 == batches.dropped
+
+
+@pytest.mark.parametrize("value", ["s\u20accret", "s\x07cret", "s\u00e4cret"])
+def test_a_header_value_that_cannot_be_sent_is_refused_and_not_repeated(tmp_path: Path, value: str) -> None:
+    """It would fail at every batch; and it is somebody's key."""
+    file = tmp_path / "headers"
+    file.write_text(f"x-fine: tab\tand blank\nx-key: {value}\n".replace("\t", " "), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="line 2") as raised:
+        read_headers(file)
+
+    assert "cret" not in str(raised.value)
