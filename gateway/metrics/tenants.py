@@ -81,10 +81,13 @@ class TenantTable:
         with cells.cast("B") as memory:
             for slot in range(self.slot(_OTHER), self.end, SLOT_CELLS):
                 length = int(copy[slot])
-                name = bytes(memory[(begin := (slot + 1) * CELL_BYTES) : begin + length])
+                if not length:
+                    continue
+                begin = (slot + 1) * CELL_BYTES
+                name = bytes(memory[begin : begin + length])
                 # Names have no zero bytes: one that has is still on its way here from the writer's processor, and its
                 # counts are for the next reading.
-                if length and 0 not in name:
+                if 0 not in name:
                     found.append((name.decode("ascii"), slot))
         return found
 
