@@ -2,7 +2,7 @@
 
 const KEPT_S = 600;
 const WAITING_MS = { ok: 2000, failed: 5000 };
-const ALL = "all models";
+const ALL = ""; // no model has this name
 const GOOD = new Set(["READY"]);
 const BAD = new Set(["FAILED", "BACKOFF", "UNHEALTHY"]);
 
@@ -169,7 +169,8 @@ function drawGpus(gpus) {
 function drawFailures(report, failures) {
   const items = report.workers.filter((worker) => worker.last_failure).map((worker) =>
     element("li", "", element("b", "", `${worker.name}: `), worker.last_failure));
-  const now = Date.now() / 1000;
+  // By the gateway's clock alone: this one may be another machine's.
+  const now = samples.length ? samples[samples.length - 1].at_unix_s : 0;
   for (const each of failures) {
     const verb = each.count === 1 ? "1 request" : `${number(each.count)} requests`;
     items.push(element("li", "", element("b", "", `${each.model}: `), `${verb} ${each.saying}`,
@@ -202,7 +203,7 @@ function offerModels(report) {
   const select = $("model");
   if (names.join("\n") === [...select.options].map((option) => option.value).join("\n")) return;
   const chosen = select.value;
-  select.replaceChildren(...names.map((name) => { const option = element("option", "", name); option.value = name; return option; }));
+  select.replaceChildren(...names.map((name) => { const option = element("option", "", name === ALL ? "all models" : name); option.value = name; return option; }));
   if (names.includes(chosen)) select.value = chosen;
 }
 
@@ -271,7 +272,8 @@ async function* events(stream) {
 
 async function ask(question) {
   const chosen = $("model").value;
-  const model = chosen === ALL ? $("model").options[1].value : chosen;
+  const model = chosen === ALL ? $("model").options[1]?.value : chosen;
+  if (!model) throw new Error("there is no model to ask");
   say(question, "you");
   conversation.push({ role: "user", content: question });
   const headers = { "content-type": "application/json", "x-console": "1" };
