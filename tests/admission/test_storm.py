@@ -14,8 +14,9 @@ import pytest
 from gateway.clock import SystemClock
 from gateway.control.state_dir import held
 from gateway.keys import KeysFile
+from gateway.types import WorkerState
 from tests.admission.metered import MeteredWorker
-from tests.processes.fleet import Fleet, configured, fleet, until
+from tests.processes.fleet import MODEL, Fleet, configured, fleet, until
 from tests.proxy.raw_client import RawConnection, post
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.timeout(120)]
@@ -44,6 +45,20 @@ class Storm:
         async with asyncio.TaskGroup() as group:
             for _ in range(clients):
                 group.create_task(self._client(pause_s))
+
+    async def run_away(self, clients: int, dice: random.Random) -> None:
+        """Until `over`: clients that ask once and leave, whether they have been answered or not."""
+
+        async def client() -> None:
+            while not self.over:
+                _, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+                writer.write(self._request)
+                await asyncio.sleep(dice.uniform(0, 0.2))
+                writer.transport.abort()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(client())
 
     async def _client(self, pause_s: float) -> None:
         while not self.over:
@@ -158,6 +173,60 @@ async def test_a_keys_limit_holds_over_all_processes(tmp_path: Path) -> None:
         assert 8 <= most <= 8 + PROCESSES - 1
         assert {200, 429} == set(storm.statuses)
         assert storm.statuses[429] == gateway.total("gateway_rejections_total", "tenant_limit")
+
+
+async def test_a_shaken_gateway_comes_to_rest_with_nothing_left_over(tmp_path: Path) -> None:
+    """
+    Two workers, two processes, sixty clients of which a third leave in line or while they are served. Meanwhile
+    a process is killed, reloads move the limit up and down while requests wait, and workers are launched anew.
+    Everybody who stays is served; a raised limit is used at once; in the end nothing is in flight and nobody waits.
+    """
+    dice = random.Random(3)
+    async with (
+        asyncio.timeout(100),
+        MeteredWorker(lambda: dice.uniform(0.02, 0.08)) as first,
+        MeteredWorker(lambda: dice.uniform(0.02, 0.08)) as second,
+        fleet(tmp_path, configured(2, model={"max_in_flight": 3}), servers=[first, second]) as gateway,
+    ):
+        storm, passers_by = Storm(gateway), Storm(gateway)
+        running = asyncio.create_task(storm.run(40))
+        passing = asyncio.create_task(passers_by.run_away(20, dice))
+        reshaping = gateway.supervisor.reshaping
+
+        async def limited(limit: int) -> None:
+            model = reshaping.settings.models[MODEL].model_copy(update={"max_in_flight": limit})
+            await reshaping.use(reshaping.settings.model_copy(update={"models": {MODEL: model}}), reshaping.specs)
+
+        async def served_by_both(count: int) -> None:
+            for worker in (first, second):
+                worker.forget()
+            await until(lambda: min(first.served, second.served) >= count)
+
+        for launch, limit in enumerate((12, 2)):
+            await served_by_both(20)
+            await limited(limit)
+            if limit == 12:
+                await until(lambda: first.running + second.running > 2 * 3 + 3)
+            moved = gateway.workers.workers[f"{MODEL}-{launch % 2}"]
+            moved.become(WorkerState.STARTING)
+            await served_by_both(0)
+            moved.become(WorkerState.READY, launch_id=f"again-{launch}")
+            await served_by_both(20)
+            if limit == 2:
+                os.kill(dice.choice(gateway.pids), signal.SIGKILL)
+        await gateway.all_serve(2)
+        storm.over = passers_by.over = True
+        await running
+        await passing
+        await until(lambda: gateway.total("gateway_requests_in_flight") == 0)
+        await until(lambda: first.running + second.running == 0)
+
+        assert {200} == set(storm.statuses)
+        assert storm.broken <= 40
+        assert 0 == gateway.total("gateway_queue_depth")
+        assert 0 == gateway.total("gateway_worker_in_flight")
+        assert 0 == gateway.supervisor.report().in_flight
+        assert [0, 0] == [line.in_flight for line in gateway.supervisor.report().workers]
 
 
 SOAK_S = 180
