@@ -12,6 +12,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return report_main(argv[1:])
     options = build_parser().parse_args(argv)
     if options.list:
-        print("\n".join(described_scenarios()))
+        with suppress(BrokenPipeError):  # `--list | head`
+            print("\n".join(described_scenarios()), flush=True)
         return DONE
     console = Console(stderr=options.json == "-")
     if not console.is_terminal:
@@ -119,8 +121,8 @@ def prepare(
     check_consent(target, f"{options.scenario} ({wanted}): {planned_load(plan)}", yes=options.yes, ask=ask)
     model = choose_model(target, options.model, api_key)
     lengths = _lengths(options, target, model, api_key, draft, salt)
-    scenario = make(kind, lengths.context, given)
-    return Prepared(replace(plan, context=lengths.context), scenario, load, lengths, objectives)
+    context = replace(lengths.context, temperature=options.temperature)
+    return Prepared(replace(plan, context=context), make(kind, context, given), load, lengths, objectives)
 
 
 def _lengths(

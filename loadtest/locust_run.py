@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -163,8 +164,18 @@ def finish(runner: Runner, drain_s: float, tick: Callable[[], None]) -> None:
         users.join(timeout=min(SAMPLE_PERIOD_S, left))
         tick()
     runner.environment.stop_timeout = 0
-    runner.stop()
+    logger = logging.getLogger(runners.__name__)
+    logger.addFilter(_of_users_that_have_left)
+    try:
+        runner.stop()
+    finally:
+        logger.removeFilter(_of_users_that_have_left)
     tick()
+
+
+def _of_users_that_have_left(record: logging.LogRecord) -> bool:
+    """Locust calls it an error that a user which it is about to stop has just ended by itself, as all of ours do."""
+    return "didn't have proper args" not in record.getMessage()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from loadtest.result import RunResult
 from loadtest.target import UsageError
 
 DURATIONS = ("ttft", "ttft_from_schedule", "ttfvt", "gaps", "itl", "tpot", "e2e", "service")
+_OF_GAPS = ("gaps_p", "itl_p")
 _FORM = re.compile(r"([a-z_0-9]+?)_p(\d+(?:\.\d+)?)")
 _VALUE = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|%)?")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -40,6 +41,11 @@ def parse_objectives(texts: Sequence[str]) -> dict[str, float]:
             raise UsageError(f"expected --slo {NOTATION}, found {text!r}")
     if "attainment" in found and len(found) == 1:
         raise UsageError("expected a bound such as --slo ttft_p95=500ms beside --slo attainment, found none")
+    if "attainment" in found and all(name == "attainment" or name.startswith(_OF_GAPS) for name in found):
+        raise UsageError(
+            "expected a bound on whole requests such as --slo ttft_p95=500ms or tpot_p95=50ms beside --slo attainment, "
+            "found only bounds on gaps, which say nothing about a single request"
+        )
     return found
 
 

@@ -54,6 +54,16 @@ def _count(low: int, high: int) -> type[int]:
     return parse  # type: ignore[return-value]
 
 
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 2:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 2, found {text!r}")
+    return value
+
+
 def _percent(text: str) -> float:
     try:
         value = float(text.removesuffix("%"))
@@ -123,6 +133,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     content.add_argument("--seed", type=_count(0, 2**31), default=1, help="of everything random, default: %(default)s")
     content.add_argument("--salt", help="begins every prompt, against accidental cache hits; default: new for each run")
+    content.add_argument(
+        "--temperature",
+        type=_temperature,
+        default=0.0,
+        metavar="T",
+        help="of the answers, default: 0, the same work in every run; 1 for random weights (load_format: dummy)",
+    )
     content.add_argument("--assume-lengths", action="store_true", help="do not ask the target how it counts tokens")
     content.add_argument("--continuous-usage", action="store_true", help="ask for token counts in every event (vLLM)")
 

@@ -91,6 +91,7 @@ def settings_of(
         "read_timeout_s": plan.read_timeout_s,
         "seed": plan.seed,
         "salt": plan.context.salt,
+        "temperature": plan.context.temperature,
         "options": option_values(scenario),
         "bodies_digest": bodies_digest(scenario, plan.seed),
         "run_id": plan.run_id,

@@ -127,5 +127,11 @@ class StreamTimer:
         if "abort" in self.finish_reasons.values():
             return Outcome.ABORTED, f"finish_reason abort after {self.token_events} token events"
         if not self.token_events:
-            return Outcome.TOKENLESS, "the stream ended properly without a token"
+            detail = "the stream ended properly without a token"
+            if self.output_tokens:
+                detail += (
+                    f", though the server counted {self.output_tokens}: random weights (load_format: dummy) often say "
+                    "nothing at temperature 0, try --temperature 1"
+                )
+            return Outcome.TOKENLESS, detail
         return Outcome.OK, ""

@@ -76,7 +76,8 @@ class Context:
 
     `salt` is new for every run unless one is given: it keeps a second run with the same seed from hitting what the
     first one left in the prefix cache. `forces_length`: the target takes vLLM's `ignore_eos` and `min_tokens`.
-    `continuous_usage`: ask for token counts in every event, which vLLM alone offers.
+    `continuous_usage`: ask for token counts in every event, which vLLM alone offers. `temperature` of every answer: 0
+    makes two runs do equal work; models with random weights (`load_format: dummy`) often say nothing at 0.
     """
 
     model: str
@@ -85,6 +86,7 @@ class Context:
     max_model_len: int | None = None
     forces_length: bool = False
     continuous_usage: bool = False
+    temperature: float = 0.0
 
 
 class Scenario(Protocol):

@@ -37,7 +37,7 @@ def chat_request(
         "model": context.model,
         "messages": messages,
         "max_tokens": output_tokens,
-        "temperature": 0,
+        "temperature": context.temperature,
         "stream": True,
         "stream_options": stream_options,
     }

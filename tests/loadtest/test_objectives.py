@@ -8,6 +8,7 @@ from loadtest.ledger import Ledger, RequestRecord
 from loadtest.objectives import missed_objectives, objective_texts, parse_objectives
 from loadtest.outcomes import Outcome
 from loadtest.result import ClientHealth, RunResult
+from loadtest.target import UsageError
 
 HEALTH = ClientHealth(None, 0.0, None, None, None, 0.0, True)
 
@@ -36,6 +37,14 @@ def test_notation() -> None:
 def test_a_percentile_counts_failures_as_infinite(failed: int, limit: float, missed: bool) -> None:
     """With 95 answers within 0.1 s, five failures leave p95 where it was and the sixth makes it infinite."""
     assert missed is bool(missed_objectives(result([0.1] * 95, failed, ttft_p95=limit)))
+
+
+def test_attainment_needs_a_bound_on_whole_requests() -> None:
+    """A percentile of gaps says nothing about a single request: refused before any load, not found missing after it."""
+    with pytest.raises(UsageError, match="only bounds on gaps"):
+        parse_objectives(["gaps_p99=100ms", "itl_p50=20ms", "attainment=99%"])
+
+    assert 3 == len(parse_objectives(["gaps_p99=100ms", "ttft_p95=1s", "attainment=99%"]))
 
 
 def test_attainment_is_of_all_that_were_due() -> None:

@@ -125,6 +125,17 @@ def test_every_ending_has_its_class(expected: Outcome, events: list[bytes], comp
     assert timer.outcome(body_complete=complete)[0] is expected
 
 
+def test_tokens_that_say_nothing_are_told_from_none_at_all() -> None:
+    """Random weights: the server's usage counts tokens, and no event has any text. The detail says what to do."""
+    counted = timed((0.0, CHAT.role()), (0.1, CHAT.finish()), (0.2, CHAT.usage(5, 128)), (0.3, frames.DONE))
+    nothing = timed((0.0, CHAT.role()), (0.1, CHAT.finish()), (0.3, frames.DONE))
+
+    assert counted.outcome(body_complete=True)[0] is nothing.outcome(body_complete=True)[0] is Outcome.TOKENLESS
+    assert "counted 128" in counted.outcome(body_complete=True)[1]
+    assert "--temperature" in counted.outcome(body_complete=True)[1]
+    assert "--temperature" not in nothing.outcome(body_complete=True)[1]
+
+
 def test_cached_tokens_are_read() -> None:
     """The hit rate is reported, so that a benchmark cannot hide behind a warm cache."""
     timer = timed((1.0, CHAT.usage(800, 3, 768)))

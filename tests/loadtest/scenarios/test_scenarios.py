@@ -213,3 +213,14 @@ def test_a_replay_without_entries_is_refused(options: dict[str, str], message: s
 
     with pytest.raises(UsageError, match=message):
         made("replay", **file, **options)
+
+
+def test_the_temperature_is_the_same_in_every_request() -> None:
+    """Greedy unless asked otherwise, so that two runs do equal work."""
+    warm = replace(CONTEXT, temperature=0.7)
+
+    for name in ("chat", "multi-turn", "tools"):
+        greedy = [json.loads(request.body)["temperature"] for request in requests_of(made(name))]
+        other = [json.loads(request.body)["temperature"] for request in requests_of(made(name, warm))]
+        assert {0} == set(greedy)
+        assert {0.7} == set(other)
