@@ -49,6 +49,11 @@ class Line:
         """How many wait for a first time."""
         return len(self._waiting)
 
+    @property
+    def retries(self) -> list[Place]:
+        """Those that were admitted before."""
+        return self._again.copy()
+
     def join(self, place: Place) -> None:
         """Stand in line."""
         if place.again:

@@ -203,14 +203,15 @@ class Room(Generic[LeaseT]):
 
     def _expire(self, now_s: float) -> None:
         outlook = self._fleet.outlook(self._model, _ANYWHERE)
-        if outlook is self._outlook and now_s < self._next_expiry_s and self._line.newcomers == len(self._line):
-            return
+        places = self._line.retries  # each has an outlook of its own, and there are few
+        if outlook is not self._outlook or now_s >= self._next_expiry_s:
+            places = list(self._line)
+            self._next_expiry_s = math.inf
         back = self._outlook is Outlook.COMING and outlook is Outlook.BUSY
         self._outlook = outlook
-        self._next_expiry_s = math.inf
         outlooks = {_ANYWHERE: outlook}
-        for turn in list(self._turns.values()):
-            place = turn.place
+        for place in places:
+            turn = self._turns[id(place)]
             outlook = outlooks.get(place.excluded) or self._fleet.outlook(self._model, place.excluded)
             outlooks[place.excluded] = outlook
             if back:

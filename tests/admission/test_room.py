@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from gateway.admission import QueueLimits
 from gateway.types import RejectionReason, WorkerState
-from tests.admission.gateways import Gateways, Request, served, waiting
+from tests.admission.gateways import MODEL, Gateways, Request, served, waiting
 
 Make = Callable[..., Gateways]
 
@@ -268,6 +269,30 @@ def test_a_retry_gets_in_when_the_queue_is_full_and_ends_where_there_is_no_other
     for request in (second, third, fifth):
         request.leave()
     fleet.assert_idle()
+
+
+def test_a_look_costs_the_same_however_many_wait(gateways: Make) -> None:
+    """Also while a retry waits, which has a prospect of its own: a look is made for every permit given back."""
+    steps = []
+    for count in (10, 500):
+        fleet = gateways(workers=2, limit=1)
+        process = fleet.processes[0]
+        first, *others = (process.request() for _ in range(count))
+        first.ask(first.fail(), again=True)
+        assert (True, count - 3) == (first.waiting, len(waiting(others)))
+        seen: list[str] = []
+        room = process.admission._rooms[MODEL]
+        sys.setprofile(lambda frame, event, argument, seen=seen: seen.append(event))
+        try:
+            room.look()
+        finally:
+            sys.setprofile(None)
+        steps.append(len(seen))
+        for request in (first, *others):
+            request.leave()
+        fleet.assert_idle()
+
+    assert steps[0] == steps[1]
 
 
 def test_a_full_worker_is_waited_for_rather_than_a_suspect_asked(gateways: Make) -> None:

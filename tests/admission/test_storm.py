@@ -179,7 +179,7 @@ async def test_a_shaken_gateway_comes_to_rest_with_nothing_left_over(tmp_path: P
     """
     Two workers, two processes, sixty clients of which a third leave in line or while they are served. Meanwhile
     a process is killed, reloads move the limit up and down while requests wait, and workers are launched anew.
-    Everybody who stays is served; a raised limit is used at once; in the end nothing is in flight and nobody waits.
+    Everybody who stays is served; a raised limit is used; in the end nothing is in flight and nobody waits.
     """
     dice = random.Random(3)
     async with (
