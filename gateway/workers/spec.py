@@ -113,7 +113,8 @@ def _stems(models: Sequence[str]) -> dict[str, str]:
         plain = "".join(char if char.isascii() and (char.isalnum() or char in "._") else "-" for char in model)
         plain = plain.strip("-.") or "model"
         stem, number = plain, 2
-        while stem in stems.values():
+        # `a-static` may neither stand beside the static workers of `a`.
+        while {stem, f"{stem}-static", stem.removesuffix("-static")} & set(stems.values()):
             stem, number = f"{plain}-x{number}", number + 1
         stems[model] = stem
     return stems

@@ -93,3 +93,12 @@ def test_names_are_unique_even_when_models_look_alike() -> None:
     configuration = {"models": {"a/b": {"model": "x", "replicas": 2}, "a-b": {"model": "y", "replicas": 2}}}
     names = [spec.name for spec in specs(configuration)]
     assert 4 == len(set(names))
+
+
+@pytest.mark.parametrize("names", [("a", "a-static"), ("a-static", "a")])
+def test_a_model_called_like_another_one_s_static_workers_has_names_of_its_own(names: tuple[str, str]) -> None:
+    """The static workers of `a` are `a-static-0` and so on; a second worker of a name would replace the first."""
+    both = {"model": "x", "replicas": 2, "workers": [{"url": "http://127.0.0.1:1"}, {"url": "http://127.0.0.1:2"}]}
+    found = [spec.name for spec in specs({"models": dict.fromkeys(names, both)})]
+
+    assert 8 == len(set(found))
