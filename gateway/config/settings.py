@@ -39,7 +39,8 @@ class Admin(Section):
     """Where operators and Prometheus connect: status, worker commands, metrics."""
 
     host: str = "127.0.0.1"
-    """Address to bind; keep it on loopback or behind a firewall."""
+    """Address to bind; keep it on loopback or behind a firewall. Elsewhere the console's chat box needs API keys to be
+    configured, or `allow_anonymous`."""
     port: Port = 8001
     """Admin port."""
 

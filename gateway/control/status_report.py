@@ -168,4 +168,5 @@ def _shown(address: WorkerAddress | None) -> str:
         return ""
     if address.uds:
         return f"unix:{address.uds}"
-    return f"{address.host}:{address.port}" if address.host else ""
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}" if host else ""

@@ -9,9 +9,10 @@ from rich.console import Console
 
 from gateway.control.gateway_process import ProcessState
 from gateway.control.operations import OperationReport
-from gateway.control.status_report import GatewayProcessLine, ModelLine, StatusReport, WorkerLine
+from gateway.control.status_report import GatewayProcessLine, ModelLine, StatusReport, WorkerLine, worker_lines
 from gateway.control.status_view import COLUMNS, status_view
-from gateway.types import WorkerState
+from gateway.types import WorkerAddress, WorkerState
+from gateway.workers.status import WorkerStatus
 
 
 def worker(name: str, **changes: object) -> WorkerLine:
@@ -151,3 +152,21 @@ def test_an_operation_under_way_is_told() -> None:
     running = OperationReport(3, "reload", ("m-0: out of rotation",), running=True)
 
     assert "reload under way: m-0: out of rotation" in printed(report(worker("m-0"), operation=running), COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        (WorkerAddress(host="::1", port=9000), "[::1]:9000"),
+        (WorkerAddress(host="10.0.0.1", port=9000), "10.0.0.1:9000"),
+        (WorkerAddress(uds="/run/w.sock"), "unix:/run/w.sock"),
+        (WorkerAddress(host="", port=0), ""),
+        (None, ""),
+    ],
+)
+def test_a_worker_s_address_is_one_that_can_be_typed(address: WorkerAddress | None, shown: str) -> None:
+    """Where a port ends an address of IPv6, the address has brackets."""
+    status = WorkerStatus("m-0", "m", WorkerState.READY, "l", address, 0.0)
+    (line,) = worker_lines([status], 1.0, lambda name: 0)
+
+    assert shown == line.address
