@@ -10,7 +10,7 @@ import pytest
 
 from gateway.admission import QueueLimits
 from gateway.fleet.member import CLAIM_SLACK_S, CLAIM_STANDS_S
-from tests.admission.gateways import Gateways, Process, Request, served, waiting
+from tests.admission.gateways import MODEL, Gateways, Process, Request, served, waiting
 
 Make = Callable[..., Gateways]
 LOOK_S = 0.01
@@ -156,7 +156,7 @@ def test_newcomers_of_one_process_do_not_overtake_those_who_wait_in_another(gate
 
 
 def test_a_process_that_hangs_holds_nobody_up(gateways: Make) -> None:
-    """Its claims stand for a tenth of a second, then free permits go to others; what it has in flight still counts."""
+    """Its claims stand for half a second, then free permits go to others; what it has in flight still counts."""
     fleet = gateways(processes=2, limit=2)
     hanging, other = fleet.processes
     kept, running = hanging.request(), other.request()
@@ -172,6 +172,35 @@ def test_a_process_that_hangs_holds_nobody_up(gateways: Make) -> None:
     assert patient.lease is not None
     assert [2] == fleet.sums()
     for request in (stuck, kept, patient):
+        request.leave()
+    fleet.assert_idle()
+
+
+@pytest.mark.parametrize("late_s", [0.05, 0.15, 0.3])
+def test_a_process_whose_event_loop_is_late_is_not_starved(gateways: Make, late_s: float) -> None:
+    """Its machine is busy and it gets to run a few times a second: what it has waited for longest is left to it."""
+    fleet = gateways(processes=2, limit=4)
+    prompt, late = fleet.processes
+    late.admission._rooms[MODEL]._call_later = lambda seconds, call: fleet.clock.call_later(max(seconds, late_s), call)
+    users = [prompt.request() for _ in range(20)] + [late.request() for _ in range(5)]
+    grants: Counter[Process] = Counter()
+    until: dict[Request, float] = {}
+    steps = int(20 / 0.005)
+    for step in range(steps):
+        fleet.clock.advance(0.005)
+        runs = {prompt} if step % int(late_s / 0.005) else {prompt, late}
+        for index, request in enumerate(users):
+            if request.lease is None or request.process not in runs:
+                continue
+            if request not in until:
+                until[request] = fleet.clock.now_s + 0.05
+                grants[request.process] += 1
+            elif until[request] <= fleet.clock.now_s:
+                request.finish()
+                users[index] = request.process.request()
+
+    assert grants[late] / 5 > 0.4 * grants[prompt] / 20
+    for request in users:
         request.leave()
     fleet.assert_idle()
 
