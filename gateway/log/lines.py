@@ -86,15 +86,23 @@ class LineQueue:
         with self._lock:
             lines, self._lines = self._lines, []
             untold, self._untold = self._untold, 0
-        if untold:
-            lines.append(self._gap(untold))
         for piece, count in _pieces(lines):
-            try:
-                self._write(piece)
-            except (OSError, ValueError):  # ValueError: the file was closed
+            if not self._written(piece):
                 self._failed += count
+                with self._lock:
+                    self._untold += count
             with self._lock:
                 self._bytes = max(0, self._bytes - len(piece))
+        if untold and not self._written(self._gap(untold)):
+            with self._lock:
+                self._untold += untold
+
+    def _written(self, piece: bytes) -> bool:
+        try:
+            self._write(piece)
+        except (OSError, ValueError):  # ValueError: the file was closed
+            return False
+        return True
 
 
 def _pieces(lines: list[bytes]) -> list[tuple[bytes, int]]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from gateway.clock import SystemClock
 from gateway.log import EventLog
 from gateway.log.lines import MAX_WAITING_BYTES, PIECE_BYTES, LineQueue
+from tests.e2e.served import wait_until
 
 LONG_S = 30.0
 
@@ -138,6 +141,36 @@ def test_a_reader_that_comes_back_gets_the_lines_and_the_gap() -> None:
     assert dropped > 1000
     assert dropped == sum(gaps)
     assert 20_000 == sum(event["event"] == "noise" for event in events) + dropped
+
+
+def dropped_are(queue: LineQueue, expected: int) -> bool:
+    return queue.dropped == expected
+
+
+def test_a_disk_that_was_full_for_a_while_leaves_a_gap_that_is_told() -> None:
+    """What could not be written is told as soon as writing works again, and counted once."""
+    written: list[bytes] = []
+    full = threading.Event()
+    full.set()
+
+    def write(piece: bytes) -> None:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(piece)
+
+    queue = LineQueue(write, gap)
+    for expected in (1, 2):
+        queue.put(b"lost\n")
+        wait_until(partial(dropped_are, queue, expected), within_s=LONG_S, what="a line that was not written")
+    full.clear()
+    queue.put(b"kept\n")
+    queue.close()
+    lines = b"".join(written).splitlines()
+
+    assert b"kept" in lines
+    assert b"lost" not in lines
+    assert 2 == sum(int(line.split()[1]) for line in lines if line.startswith(b"dropped"))
+    assert 2 == queue.dropped
 
 
 class Nosy(bytes):
