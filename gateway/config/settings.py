@@ -18,6 +18,8 @@ Seconds = Annotated[float, Field(ge=0)]
 Price = Annotated[float, Field(ge=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 MAX_PROCESSES = 64
+MAX_WORKERS = 512
+"""Half of what the board of requests in flight has room for: a reload may replace all workers by others."""
 
 
 class Section(BaseModel):
@@ -331,6 +333,13 @@ class Settings(Section):
                     raise ValueError(f"{alias!r} names both {seen[alias]!r} and {name!r}")
                 seen[alias] = name
         return models
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Settings:
+        workers = sum(model.launched + len(model.workers) for model in self.models.values())
+        if workers > MAX_WORKERS:
+            raise ValueError(f"models: {workers} workers in all, launched and static; there may be {MAX_WORKERS}")
+        return self
 
     @model_validator(mode="after")
     def _engines_exist(self) -> Settings:

@@ -18,6 +18,11 @@ ones it was written for. A cell of another generation counts as zero. So a proce
 writes, or one that has not heard yet that a worker was launched anew, changes nothing that anybody adds up; and both
 kinds of place are used again oldest first, so that it does not overwrite a successor's cell either.
 
+**Order.** Nothing relies on the order in which two cells become visible but one thing: the epoch is stored after the
+generation it announces. x86 keeps that order. ARM need not, and a process that sees them the other way round goes by
+the old set of rows until its next `BoardRow.look`, which is made every second; a new process takes about that long
+to start before it counts anything, and a dead one's row is zeroed.
+
 **What the sum is worth.** A reader adds up other rows without stopping their owners: between its reading and its own
 store, each other process may store once. A limit checked against the sum is overshot by at most the number of gateway
 processes minus one.

@@ -8,7 +8,9 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
+from gateway.config.settings import MAX_WORKERS, Settings
 from gateway.control.columns import Columns
 from gateway.fleet import BoardRow, InFlightBoard
 from gateway.types import WorkerAddress, WorkerState, WorkerView
@@ -70,3 +72,16 @@ def test_a_dead_process_has_nothing_in_flight(board: InFlightBoard) -> None:
     assert (4, 2) == (before, columns.in_flight(view))
     for row in rows:
         row.close()
+
+
+def test_a_reload_that_replaces_every_worker_finds_room_and_a_larger_fleet_is_refused(board: InFlightBoard) -> None:
+    """A full board would end the supervisor in the middle of a reload: the configuration is refused before."""
+    workers = [{"url": f"http://h:{1000 + number}"} for number in range(MAX_WORKERS)]
+    Settings.model_validate({"models": {"m": {"workers": workers}}})
+    with pytest.raises(ValidationError, match=f"{MAX_WORKERS + 1} workers in all"):
+        Settings.model_validate({"models": {"m": {"workers": workers}, "n": {"model": "some/model"}}})
+    columns = Columns(board)
+    old, new = ([replace(VIEW, name=f"{kind}-{number}") for number in range(MAX_WORKERS)] for kind in ("old", "new"))
+    columns.placed(old)
+
+    assert 2 * MAX_WORKERS == len({view.column for view in columns.placed([*old, *new])})
