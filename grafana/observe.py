@@ -79,7 +79,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     def interrupted(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # A terminal that is closed must not leave Prometheus and its port behind.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
     try:
         require_gateway(options.admin)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
 from grafana.observe import NoGateway, Options, final_block, main, prometheus_configuration, require_gateway
 from grafana.server import find_grafana, grafana_environment, write_provisioning
-from tests.e2e.served import free_port
+from tests.e2e.served import free_port, wait_until
 from tests.grafana.reading import FOLDER, ROOT
 
 PROVISIONING = ROOT / "grafana" / "provisioning"
@@ -134,3 +141,50 @@ def test_an_address_that_is_none_is_said_to_be_none(
     assert 7 == code
     assert "expected a running gateway" in capsys.readouterr().err
     assert not (tmp_path / "kept").exists()
+
+
+STAND_IN = """#!{python}
+import http.server, os, sys
+address = next(each for each in sys.argv if each.startswith("--web.listen-address=")).partition("=")[2]
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+host, port = address.split(":")
+http.server.HTTPServer((host, int(port)), Ready).serve_forever()
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_closed_terminal_leaves_no_prometheus_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """Its programs have sessions of their own, so nobody else ends them, and their port would stay in use."""
+    program = executable(tmp_path / "bin" / "prometheus")
+    program.write_text(STAND_IN.format(python=sys.executable), encoding="utf-8")
+    admin = free_port()
+    health = subprocess.Popen([program, f"--web.listen-address=127.0.0.1:{admin}"], stderr=subprocess.DEVNULL)
+    command = [
+        *("env", f"--default-signal={number.name.removeprefix('SIG')}", sys.executable, "-m", "grafana.observe"),
+        *("--admin", f"http://127.0.0.1:{admin}", "--prometheus-port", str(free_port()), "--folder", str(tmp_path)),
+    ]
+    environ = {**os.environ, "PATH": f"{program.parent}:/usr/bin:/bin"}
+    try:
+        wait_until(partial(listens, admin), within_s=30, what="the stand-in of the admin port")
+        with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert any("Ctrl-C" in line for line in process.stdout)
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(number)
+            code = process.wait(30)
+    finally:
+        health.kill()
+        health.wait()
+
+    assert 1 == len(children)
+    assert 0 == code
+    assert not any(child.is_running() for child in children)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
