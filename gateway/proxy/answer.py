@@ -21,7 +21,8 @@ from gateway.proxy.chunks import LONGEST_LINE, SIZES, whole_chunks
 from gateway.proxy.cutting import after_last_blank_line, events_before_error
 from gateway.proxy.direct import DirectTransport
 from gateway.proxy.interfaces import GapHistogram, Lease
-from gateway.proxy.upstream import Headers, UpstreamConnection
+from gateway.proxy.known_head import Headers
+from gateway.proxy.upstream import UpstreamConnection
 from gateway.types import Family
 
 HOLD_LIMIT = 64 * 1024

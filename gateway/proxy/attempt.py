@@ -16,9 +16,10 @@ from gateway.protocol.retry import Cause, cause_of_in_band, cause_of_status
 from gateway.proxy.answer import Answer
 from gateway.proxy.hints import retry_hints
 from gateway.proxy.interfaces import AttemptTrace, Lease
+from gateway.proxy.known_head import Headers
 from gateway.proxy.limits import Limit
 from gateway.proxy.plain import PlainTail, read_plain
-from gateway.proxy.upstream import Headers, UpstreamConnection
+from gateway.proxy.upstream import UpstreamConnection
 from gateway.proxy.waiting import Interrupted
 from gateway.types import Family, Outcome, Phase, Stage, WorkerAddress, WorkerView
 

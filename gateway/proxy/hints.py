@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from email.utils import parsedate_to_datetime
 
-from gateway.proxy.upstream import Headers
+from gateway.proxy.known_head import Headers
 
 MAX_PAUSE_S = 60
 """Clients differ in what they make of longer pauses; up to a minute all obey."""

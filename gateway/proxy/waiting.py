@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from gateway.proxy.client import ClientSide
@@ -27,7 +27,7 @@ class Waiting:
     """
     The waiting half of an exchange: one future to sleep on, one reason to end.
 
-    Callbacks call `wake` and `interrupt`; only the coroutine awaits `until`, `wait_for` and `sending`. As long as
+    Callbacks call `wake` and `interrupt`; only the coroutine awaits `until` and `sending`. As long as
     `inline` is set there is no coroutine, and whatever happens is told to `inline_wake`.
     """
 
@@ -107,17 +107,6 @@ class Waiting:
                 await self._waiter
             finally:
                 self._waiter = None
-
-    async def wait_for(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of `work`, which is cancelled when the exchange must end first."""
-        task = self._loop.create_task(work)
-        task.add_done_callback(lambda _: self.wake())
-        try:
-            await self.until(task.done)
-        finally:
-            if not task.done():
-                task.cancel()
-        return task.result()
 
     async def sending(self, send: Awaitable[None]) -> None:
         """Send to the client; a send that blocks is broken off when the exchange must end."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.api.inline import RequestHead
 from gateway.protocol import paths
 from gateway.proxy.client import Headers
-from gateway.proxy.upstream import KnownHead
+from gateway.proxy.known_head import KnownHead
 
 REQUEST = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
