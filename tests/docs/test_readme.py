@@ -99,3 +99,17 @@ def test_the_configuration_shown_is_one(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes(Path(certifi.where()).read_bytes())
 
     assert [] == explain(tmp_path / "fleet.yaml")
+
+
+def test_every_metric_is_in_the_readmes_table() -> None:
+    """With its labels and type, and none that is not exported."""
+    rows = dict(
+        re.findall(
+            r"^\| `(gateway_[a-z_]+(?:\{[a-z,]+\})?)` \| (counter|gauge|histogram) \|", page("README.md"), re.MULTILINE
+        )
+    )
+    exported = {
+        f"{each.name}{{{','.join(each.labels)}}}" if each.labels else each.name: each.kind for each in CATALOGUE
+    }
+
+    assert exported == rows
