@@ -107,12 +107,11 @@ class EngineProcess:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        try:
+        # One that has ended already may have said why: its last words are read all the same.
+        with contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps(command).encode() + b"\n")
             process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
+        line = process.stdout.readline()
         if not line:
             code = process.wait()
             raise EngineError(
