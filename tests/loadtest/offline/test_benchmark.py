@@ -180,12 +180,10 @@ def test_an_engine_that_fails_is_quoted_with_the_end_of_its_log(tmp_path: Path) 
 def test_the_last_words_of_an_engine_that_has_gone_are_read(tmp_path: Path) -> None:
     """It failed before it was asked anything: what it said is quoted, not only that it is gone."""
     script = 'print(\'{\\"error\\": \\"no such model\\"}\', flush=True)'
-    with (
-        pytest.raises(EngineError, match="vllm could not load: no such model"),
-        EngineProcess(fake_python(tmp_path, script), "vllm", tmp_path / "vllm.log", {}) as engine,
-    ):
+    with EngineProcess(fake_python(tmp_path, script), "vllm", tmp_path / "vllm.log", {}) as engine:
         engine._process.wait(20)
-        engine.load("m", "auto", "cpu", {})
+        with pytest.raises(EngineError, match="vllm could not load: no such model"):
+            engine.load("m", "auto", "cpu", {})
 
 
 def test_an_engine_that_dies_is_told_with_its_exit_code(tmp_path: Path) -> None:
