@@ -131,6 +131,12 @@ class Served:
 
         wait_until(ready, within_s=within_s, what="/ready 200", context=lambda: self.output)
 
+    def ended(self, *, within_s: float) -> int:
+        """The exit code, once the process is gone and everything it printed has been read."""
+        code = self.process.wait(within_s)
+        self._reader.join(10)
+        return code
+
     def status(self) -> dict[str, Any]:
         """The admin API's view."""
         answer: dict[str, Any] = self.http.get(f"{self.admin}/status").raise_for_status().json()

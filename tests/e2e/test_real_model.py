@@ -233,6 +233,6 @@ def test_interrupting_stops_everything_within_30_seconds(served: Served) -> None
     family = served.family()
     served.process.send_signal(signal.SIGINT)
 
-    assert served.process.wait(30) == 0, served.output
+    assert served.ended(within_s=30) == 0, served.output
     assert [process for process in family if process.is_running()] == []
     assert "stopped" in served.output.splitlines()[-1].lower()
