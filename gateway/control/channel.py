@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from gateway.errors import GatewayError
@@ -20,7 +21,8 @@ from gateway.types import FleetSnapshot
 
 MAX_LINE_BYTES = 1024 * 1024
 MAX_WAITING = 8
-_READ_BYTES = 64 * 1024
+_READ_BYTES = 4096
+"""Read at a time: one that writes without end gets turns of a few milliseconds."""
 
 
 class ChannelBroken(GatewayError):
@@ -124,6 +126,8 @@ class Channel:
             buffer = rest
             for line in lines:
                 self._deliver(bytes(line))
+            # One that writes without end must not keep the loop from everything else.
+            await anyio.lowlevel.checkpoint()
 
     def _deliver(self, line: bytes) -> None:
         try:
