@@ -30,6 +30,8 @@ async def replaced_under_load(folder: Path, *, processes: int, times: int) -> No
                 assert seen.isdisjoint(running.pids)
                 seen |= {*running.pids}
             load.over.set()
+        # The last client may have its whole answer a moment before it is counted.
+        await until(lambda: running.total("gateway_requests_in_flight") == 0)
         ok = running.total("gateway_requests_total", "ok")
         commands = [[*worker.commands] for worker in running.workers.workers.values()]
 
