@@ -293,7 +293,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 most = grants = refusals = mine = 0
 until = time.monotonic() + 0.7
-while time.monotonic() < until:
+# Who has had no turn yet on a busy machine goes on until it has.
+while time.monotonic() < until or (not (grants and refusals) and time.monotonic() < until + 30):
     for _ in range(20):
         if mine + cell.others() < limit:
             mine += 1
