@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gateway.setup.completion import discard, exclusive, finish, finished
@@ -107,12 +107,22 @@ def main(environ: Mapping[str, str]) -> int:
             return EXIT_ENVIRONMENT
     # A virtual environment's interpreter may be the very one that is about to be replaced: build with its base.
     base_python = getattr(sys, "_base_executable", "") or sys.executable
+    return exit_code(
+        lambda: ensure_light(root, base_python, environ, report),
+        "The light environment",
+        root / ".build" / "light.log",
+        "the next run starts over",
+    )
+
+
+def exit_code(install: Callable[[], object], what: str, log: Path, interrupted: str) -> int:
+    """Run `install`; 0 when it succeeded, else what keeps it from that is told on standard error."""
     try:
-        ensure_light(root, base_python, environ, report)
+        install()
     except StepFailed as failure:
         print(
-            f"The light environment could not be installed ({failure}): {failure.reason}; everything printed is in "
-            f"{root / '.build' / 'light.log'}. To mend it: check the network or pip's configuration "
+            f"{what} could not be installed ({failure}): {failure.reason}; everything printed is in {log}. "
+            "To mend it: check the network or pip's configuration "
             "(`python3 -m pip config list`), then run the same command again.",
             file=sys.stderr,
         )
@@ -121,6 +131,6 @@ def main(environ: Mapping[str, str]) -> int:
         print(f"The light environment could not be written: {problem}.", file=sys.stderr)
         return EXIT_ENVIRONMENT
     except KeyboardInterrupt:
-        print("Interrupted; the next run starts over.", file=sys.stderr)
+        print(f"Interrupted; {interrupted}.", file=sys.stderr)
         return 130
     return 0

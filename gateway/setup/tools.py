@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.setup.completion import discard, exclusive, finish, finished
-from gateway.setup.installer import StepFailed, pip_lines, requirements_in, run_step
-from gateway.setup.light import EXIT_ENVIRONMENT, checkout
+from gateway.setup.installer import pip_lines, requirements_in, run_step
+from gateway.setup.light import checkout, exit_code
 from gateway.setup.progress import ProgressPrinter, Report, SetupProgress
 from gateway.setup.sizes import TOOLS, megabytes
 
@@ -68,23 +68,12 @@ def ensure_tools(root: Path, environ: Mapping[str, str], report: Report) -> None
 def main(environ: Mapping[str, str]) -> int:
     """Exit code 0 when the tools are there, 3 when this machine keeps them from being installed."""
     root = checkout()
-    try:
-        ensure_tools(root, environ, ProgressPrinter(sys.stderr))
-    except StepFailed as failure:
-        print(
-            f"What the tests need could not be installed ({failure}): {failure.reason}; everything printed is in "
-            f"{root / '.build' / 'tools.log'}. To mend it: check the network or pip's configuration "
-            "(`python3 -m pip config list`), then run the same command again.",
-            file=sys.stderr,
-        )
-        return EXIT_ENVIRONMENT
-    except OSError as problem:
-        print(f"The light environment could not be written: {problem}.", file=sys.stderr)
-        return EXIT_ENVIRONMENT
-    except KeyboardInterrupt:
-        print("Interrupted; the next run goes on.", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(
+        lambda: ensure_tools(root, environ, ProgressPrinter(sys.stderr)),
+        "What the tests need",
+        root / ".build" / "tools.log",
+        "the next run goes on",
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.setup.bootstrap import find_interpreter, supported, version_of
-from gateway.setup.light import checkout, light_key
+from gateway.setup.installer import StepFailed
+from gateway.setup.light import checkout, exit_code, light_key
 
 ROOT = checkout()
 BEFORE_ANYTHING = ["bootstrap", "light", "facts", "doctor", "builds", "completion", "installer", "progress", "sizes"]
@@ -145,3 +146,25 @@ def test_the_tools_lock_agrees_with_the_light_one_and_adds_to_it() -> None:
 
     assert light < tools
     assert names.isdisjoint({"mypy", "ruff", "playwright", "matplotlib", "hypothesis"})
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "told"),
+    [
+        (StepFailed(["pip", "install"], 1, ["ERROR: no matching distribution"]), 3, "The tools could not be installed"),
+        (OSError("no space left"), 3, "could not be written: no space left"),
+        (KeyboardInterrupt(), 130, "Interrupted; the next run goes on."),
+        (None, 0, ""),
+    ],
+)
+def test_what_keeps_an_installation_from_succeeding_is_told(
+    failure: BaseException | None, code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence on standard error and an exit code, never a traceback."""
+
+    def install() -> None:
+        if failure is not None:
+            raise failure
+
+    assert code == exit_code(install, "The tools", Path("tools.log"), "the next run goes on")
+    assert told in capsys.readouterr().err
