@@ -26,7 +26,7 @@ def test_warnings_and_defects_of_libraries_are_events(root: logging.Logger) -> N
     """With their logger's name, and the traceback on the same line; chatter is left out."""
     lines: list[bytes] = []
     adopt_foreign_logs(EventLog(lines.append, SystemClock()))
-    logger = logging.getLogger("some.library")
+    logger = logging.getLogger("other.package")
     logger.info("chatter")
     logger.warning("%s is odd", "this")
     try:
@@ -35,7 +35,7 @@ def test_warnings_and_defects_of_libraries_are_events(root: logging.Logger) -> N
         logger.exception("it broke")
 
     odd, broke = map(json.loads, lines)
-    assert ("log", "warning", "some.library", "this is odd") == (
+    assert ("log", "warning", "other.package", "this is odd") == (
         odd["event"],
         odd["level"],
         odd["logger"],
@@ -50,7 +50,7 @@ def test_a_librarys_wrong_log_call_is_logged_and_does_not_fail_the_library(root:
     """As the standard library's own handlers do it: the caller is not to blame for a format that does not fit."""
     lines: list[bytes] = []
     adopt_foreign_logs(EventLog(lines.append, SystemClock()))
-    logging.getLogger("some.library").warning("%d requests", "many")
+    logging.getLogger("other.package").warning("%d requests", "many")
 
     (odd,) = map(json.loads, lines)
     assert odd["message"].startswith("%d requests (its arguments do not fit: TypeError")
