@@ -70,7 +70,7 @@ def observed(folder: Path) -> Iterator[Observed]:
         traffic = Traffic(served, keys)
         with (
             traffic.held(),
-            load_test(served, folder, metrics_port, "--model", "demo", "--rate", "3", key=keys["bench"]),
+            load_test(served, folder, metrics_port, "--model", "demo", "--rate", "3", key=keys["bench"]) as load,
         ):
             traffic.send()
             for times in range(1, 4):
@@ -99,22 +99,37 @@ def observed(folder: Path) -> Iterator[Observed]:
                     (prometheus.value("min(count_over_time(up[8s]))") or 0) >= 4
                     and prometheus.value('up{job="loadtest"}') == 1
                 ),
-                within_s=30,
+                within_s=60,
                 what="four scrapes of every target",
-                context=prometheus.said,
+                context=lambda: prometheus.said() + load.said(),
             )
             yield Observed(prometheus, served, idle)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadTest:
+    """A load test in a process of its own, and where its output goes."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self) -> str:
+        """Whether it still runs, and what it has printed so far."""
+        code = self.process.poll()
+        state = "running" if code is None else f"ended with {code}"
+        return f"load test: {state}\n{self.log.read_text(encoding='utf-8', errors='replace')}"
+
+
 @contextmanager
-def load_test(served: Served, folder: Path, metrics_port: int, *load: str, key: str = "") -> Iterator[None]:
+def load_test(served: Served, folder: Path, metrics_port: int, *load: str, key: str = "") -> Iterator[LoadTest]:
     """Streaming chats until the block ends, with the load test's own metrics; `key` where the gateway asks for one."""
     command = [
         *(sys.executable, "-m", "loadtest", "chat", "--target", served.base, *load),
-        *("--duration", "100s", "--warmup", "0s", "--calibrate", "never", "--yes"),
+        *("--duration", "600s", "--warmup", "0s", "--calibrate", "never", "--yes"),
         *("--results", str(folder / "results"), "--metrics-port", str(metrics_port)),
     ]
-    with (folder / "loadtest.log").open("wb") as log:
+    path = folder / "loadtest.log"
+    with path.open("wb") as log:
         process = subprocess.Popen(
             ["env", "--default-signal=INT", *command],
             cwd=ROOT,
@@ -125,7 +140,7 @@ def load_test(served: Served, folder: Path, metrics_port: int, *load: str, key: 
             start_new_session=True,
         )
         try:
-            yield
+            yield LoadTest(process, path)
         finally:
             process.send_signal(signal.SIGINT)
             try:
