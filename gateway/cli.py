@@ -30,7 +30,7 @@ from gateway.config.load import explain, load_settings, settings_from_mapping
 from gateway.config.settings import MAX_PROCESSES, Settings
 from gateway.control.admin_client import AdminClient
 from gateway.control.console import PatientConsole
-from gateway.control.fleet_commands import reload_command, workers_app
+from gateway.control.fleet_commands import gpus_app, reload_command, workers_app
 from gateway.control.keys_command import keys_app
 from gateway.control.leftovers import sweep_leftovers
 from gateway.control.machine import machine_from, with_listed_gpus
@@ -89,6 +89,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(workers_app(lambda: _state(), lambda: _console()), name="workers")
+app.add_typer(gpus_app(lambda: _state()), name="gpus")
 app.add_typer(keys_app(lambda: _state(), lambda: _console()), name="keys")
 app.command("reload")(reload_command(lambda: _state(), lambda: _console()))
 

@@ -85,6 +85,10 @@ class Fleet(Protocol):
         """Begin to replace the gateway processes."""
         ...
 
+    def return_gpu(self, index: int) -> str | None:
+        """Use a GPU again that is out of use; why it was, None when it was not."""
+        ...
+
     def progress_ages(self) -> Mapping[str, float]:
         """By worker with requests in flight: seconds since its last byte."""
         ...
@@ -187,6 +191,15 @@ def admin_app(fleet: Fleet, scraper: Scraper, history: History, keys_required: C
         state = str(actor.status.state)
         fleet.command(name, wanted)
         return JSONResponse({"worker": name, "command": command, "state": state}, status_code=202)
+
+    @app.post("/gpus/{index}/return")
+    async def return_gpu(index: int) -> Response:
+        """Have workers started again on a GPU that is out of use; the answer tells why it was."""
+        reason = fleet.return_gpu(index)
+        if reason is None:
+            out = ", ".join(str(each.gpu) for each in fleet.report().quarantined_gpus)
+            return _error(404, "gpu_not_quarantined", f"GPU {index} is not out of use; those that are: {out or 'none'}")
+        return JSONResponse({"gpu": index, "reason": reason})
 
     @app.post("/reload")
     async def reload(dry_run: bool = False) -> Response:

@@ -56,6 +56,10 @@ class AdminClient:
         """Begin to replace the gateway processes. Raises CommandRefused."""
         return _decoded(self._ask("POST", "/processes/replace"), OperationReport)
 
+    def return_gpu(self, index: int) -> str:
+        """Have a GPU used again; why it was out of use. Raises CommandRefused for one that is not."""
+        return str(self._ask("POST", f"/gpus/{index}/return").json().get("reason", ""))
+
     def operation(self) -> OperationReport:
         """The latest reload or rolling restart."""
         return _decoded(self._ask("GET", "/operation"), OperationReport)

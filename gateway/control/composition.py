@@ -47,7 +47,7 @@ from gateway.types import WorkerAddress
 from gateway.workers.actor import actor_for
 from gateway.workers.capabilities import FlagProbe
 from gateway.workers.gpu_pool import GpuPool
-from gateway.workers.nvml import Nvml
+from gateway.workers.nvml import GpuSensors, Nvml
 from gateway.workers.platform import adopt_orphans
 from gateway.workers.ports import LoopbackPorts
 from gateway.workers.probe import HttpProber
@@ -196,6 +196,7 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
     watchers: list[Watcher] = [console] if run.manager is None else [console, run.manager]
     plain = EventLog.to_file(terminal.log_file, clock, settings.logging.format)
     adopt_foreign_logs(plain)
+    gpus = _gpu_pool(run, plain, console, clock)
     services = WorkerServices(
         launcher=RecordingLauncher(SessionLauncher(clock), state.records),
         prober=_prober_factory(settings),
@@ -203,7 +204,7 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         environ=environ,
         new_launch_id=lambda: secrets.token_hex(8),
         clock=clock,
-        gpus=_gpu_pool(run, plain, console, clock),
+        gpus=gpus,
         flags=FlagProbe(run.cache / FLAGS_FILE, environ, plain),
         preflight=run.factory.preflight,
     )
@@ -243,7 +244,8 @@ async def _supervise(run: _Run, source: ReloadSource | None) -> None:
         on_ready=lambda launch_id: note_ready(state.records, launch_id),
         adopted=frozenset(adoptions),
         vitals=VitalSigns(scraper, plain),
-        gpus=GpuWatch(Nvml, plain),
+        gpus=GpuWatch(Nvml, plain, on_reading=lambda sensors: _settle(gpus, sensors)),
+        quarantines=gpus,
     )
     try:
         with unhurried(terminal.console):
@@ -267,6 +269,12 @@ def _gpu_pool(run: _Run, log: EventLog, console: ConsoleWatcher, clock: SystemCl
         return files.weight_bytes if files is not None else None
 
     return GpuPool(Nvml(), run.factory.machine.gpus, clock=clock, weight_bytes=weight_bytes, on_quarantine=quarantined)
+
+
+def _settle(gpus: GpuPool | None, sensors: Sequence[GpuSensors]) -> None:
+    """A GPU whose memory has come back is used again, also while no worker waits for one, who would look."""
+    if gpus is not None:
+        gpus.settle({each.index: each.used_bytes for each in sensors})
 
 
 def _prober_factory(settings: Settings) -> Callable[[WorkerAddress, str | None, str], Prober]:

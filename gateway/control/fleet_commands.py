@@ -1,4 +1,4 @@
-"""`gateway workers` and `gateway reload`: what an operator asks of the running gateway, over its Unix socket."""
+"""What an operator asks of the running gateway over its Unix socket: `gateway workers`, `gpus` and `reload`."""
 
 from __future__ import annotations
 
@@ -82,6 +82,21 @@ def workers_app(state_of: Callable[[], StateDir], console_of: Callable[[], Conso
     def start(name: WorkerArgument) -> None:
         """Start a stopped or failed worker, or put a draining one back into rotation."""
         command_worker(AdminClient(state_of()), name, "start")
+
+    return app
+
+
+def gpus_app(state_of: Callable[[], StateDir]) -> typer.Typer:
+    """The sub-command of `gateway gpus`; arguments as for `workers_app`."""
+    app = typer.Typer(help="Have a GPU used again that `gateway status` shows as out of use.", no_args_is_help=True)
+
+    @app.command("return")
+    def return_(
+        index: Annotated[int, typer.Argument(metavar="GPU", min=0, help="Its index, as `gateway status` shows it.")],
+    ) -> None:
+        """Have workers started on it again, because it is mended."""
+        was = AdminClient(state_of()).return_gpu(index)
+        print(f"GPU {index} is used again; it was out of use because: {was}")
 
     return app
 

@@ -42,6 +42,7 @@ class GpuWatch:
         log: Told when reading begins to fail and when it works again.
         sleep: A test's own.
         patience_s: With one reading.
+        on_reading: Told each reading, in the event loop; must not block.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class GpuWatch:
         log: EventLog,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         patience_s: float = PATIENCE_S,
+        on_reading: Callable[[Sequence[GpuSensors]], None] = lambda readings: None,
     ) -> None:
         self._open_reader = open_reader
         self._log = log
         self._sleep = sleep
         self._patience_s = patience_s
+        self._on_reading = on_reading
         self._failing = False
         self.readings: Sequence[GpuSensors] = ()
 
@@ -83,6 +86,7 @@ class GpuWatch:
             if self._failing:
                 self._log.event("gpu_sensors_readable")
             self._failing = False
+            self._on_reading(self.readings)
             await self._pause(reader, INTERVAL_S)
 
     async def _in_time(self, reading: _Aside[Sequence[GpuSensors]]) -> Sequence[GpuSensors]:

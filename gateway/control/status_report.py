@@ -9,7 +9,9 @@ import msgspec
 from gateway.config.settings import Settings
 from gateway.control.gateway_process import GatewaySlot, ProcessState
 from gateway.control.operations import OperationReport
+from gateway.control.quarantine import QuarantinedGpu
 from gateway.control.vitals import Vitals
+from gateway.metrics import Values
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.status import WorkerStatus
 
@@ -45,12 +47,13 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
 
 class ModelLine(msgspec.Struct, frozen=True):
-    """One public model: how many of its workers may serve."""
+    """One public model: how many of its workers may serve, and how many requests wait for one that has room."""
 
     name: str
     aliases: tuple[str, ...]
     ready: int
     workers: int
+    waiting: int = 0
 
 
 class GatewayProcessLine(msgspec.Struct, frozen=True):
@@ -76,6 +79,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     """
     The whole fleet at one moment. `uptime_s`: since the supervisor started. `operation`: the latest reload or rolling
     restart. `in_flight`: attempts of all gateway processes on all workers, past launches included; zero at idle.
+    `quarantined_gpus`: no worker is started on them.
     """
 
     pid: int
@@ -89,6 +93,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     gateway_processes: tuple[GatewayProcessLine, ...]
     operation: OperationReport = OperationReport()
     in_flight: int = 0
+    quarantined_gpus: tuple[QuarantinedGpu, ...] = ()
 
     def to_json(self) -> bytes:
         """As served."""
@@ -100,14 +105,20 @@ class StatusReport(msgspec.Struct, frozen=True):
         return msgspec.json.decode(text, type=cls)
 
 
-def model_lines(settings: Settings, statuses: Sequence[WorkerStatus]) -> tuple[ModelLine, ...]:
-    """Models in configuration order."""
+def model_lines(
+    settings: Settings, statuses: Sequence[WorkerStatus], queue_depths: Values | None = None
+) -> tuple[ModelLine, ...]:
+    """Models in configuration order; `queue_depths`: the series of QUEUE_DEPTH, the model their first label."""
+    waiting: dict[str, int] = {}
+    for (_, labels), cells in (queue_depths or {}).items():
+        waiting[labels[0]] = waiting.get(labels[0], 0) + int(cells[0])
     return tuple(
         ModelLine(
             name=name,
             aliases=tuple(model.aliases),
             ready=sum(each.model == name and each.state is WorkerState.READY for each in statuses),
             workers=sum(each.model == name for each in statuses),
+            waiting=waiting.get(name, 0),
         )
         for name, model in settings.models.items()
     )

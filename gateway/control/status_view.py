@@ -38,7 +38,10 @@ _PROCESS_COLOUR = {
 
 
 def status_view(report: StatusReport, *, wide: bool = False, columns: int = COLUMNS) -> RenderableType:
-    """The whole report: addresses, models, workers, then restarts and failures in full (a table would cut them)."""
+    """
+    The whole report: addresses, models, workers, then restarts, failures and GPUs out of use in full (a table would
+    cut them).
+    """
     staying = [one for one in report.gateway_processes if one.state is not ProcessState.LEAVING]
     slots = {one.slot for one in staying or report.gateway_processes}
     serving = sum(process.serving for process in report.gateway_processes)
@@ -48,7 +51,8 @@ def status_view(report: StatusReport, *, wide: bool = False, columns: int = COLU
         f"clients {report.public_url}/v1  admin {report.admin_url}  "
         f"gateway processes {serving} of {len(slots)}\n"
         + "\n".join(
-            f"model {model.name}: {model.ready} of {model.workers} workers ready"
+            f"model {model.name}: {model.ready} of {model.workers} workers ready, "
+            f"{model.waiting} request{'' if model.waiting == 1 else 's'} waiting"
             + (f"  (also {', '.join(model.aliases)})" if model.aliases else "")
             for model in report.models
         )
@@ -57,6 +61,10 @@ def status_view(report: StatusReport, *, wide: bool = False, columns: int = COLU
         Text(f"{worker.name}: {note}", style="red" if _is_down(worker) else "dim")
         for worker in report.workers
         if (note := _note(worker))
+    ]
+    notes += [
+        Text(f"GPU {each.gpu} is out of use: {each.reason}; {each.fix}", style="red")
+        for each in report.quarantined_gpus
     ]
     if report.operation.running:
         last = report.operation.lines[-1] if report.operation.lines else "begun"

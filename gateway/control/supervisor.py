@@ -35,6 +35,7 @@ from gateway.control.listeners import Listeners
 from gateway.control.load_book import Load, LoadBook
 from gateway.control.operations import OperationReport
 from gateway.control.pulse import Pulse
+from gateway.control.quarantine import quarantined_gpus
 from gateway.control.reload import ReloadAnswer
 from gateway.control.reshaping import Reshaping
 from gateway.control.roster import Roster
@@ -50,6 +51,7 @@ from gateway.fleet import InFlightBoard
 from gateway.keys import count_keys
 from gateway.messages import Hello, LoadReport, ToSupervisor, WorkerFailure
 from gateway.metrics import Board, StartDurations, Totals
+from gateway.metrics.catalogue import QUEUE_DEPTH
 from gateway.types import FleetSnapshot, WorkerState
 from gateway.workers.actor import Actor, WorkerCommand
 from gateway.workers.status import WorkerStatus
@@ -141,11 +143,12 @@ class Supervisor(SlotEvents):
             draining=self._draining,
             public_url=self._addresses.public,
             admin_url=self._addresses.admin,
-            models=model_lines(self.settings, statuses),
+            models=model_lines(self.settings, statuses, self.totals.of((QUEUE_DEPTH,))),
             workers=worker_lines(statuses, now_s, self._worker_in_flight, self._vitals),
             gateway_processes=tuple(process_line(slot, now_s) for slot in (*self._front.slots, *self._front.leaving)),
             operation=self.reshaping.latest,
             in_flight=self._in_flight.total(),
+            quarantined_gpus=quarantined_gpus(self._plan.quarantines),
         )
 
     def _worker_in_flight(self, worker: str) -> int:
@@ -178,6 +181,16 @@ class Supervisor(SlotEvents):
     def command(self, name: str, command: WorkerCommand) -> None:
         """An operator's command for one worker."""
         self._roster.command(name, command)
+
+    def return_gpu(self, index: int) -> str | None:
+        """Use a GPU again that is out of use; why it was, None when it was not."""
+        gpus = self._plan.quarantines
+        why = gpus.quarantined.get(index) if gpus is not None else None
+        if gpus is None or why is None:
+            return None
+        gpus.forgive(index)
+        self._plan.log.event("gpu_returned", gpu=index, detail=why.reason)
+        return why.reason
 
     # Running.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.clock import Clock
 from gateway.config.settings import Settings
 from gateway.control.gpu_watch import GpuWatch
+from gateway.control.quarantine import Quarantines
 from gateway.control.reload import ReloadSource
 from gateway.control.state_dir import StateDir
 from gateway.control.vitals import VitalSigns
@@ -47,6 +48,7 @@ class SupervisorPlan:
         adopted: Workers whose process an earlier supervisor started.
         vitals: Looks at the workers' own metrics; None: nobody does.
         gpus: Reads the GPUs' sensors; None: nobody does.
+        quarantines: Shares the GPUs out; None where there are none.
     """
 
     settings: Settings
@@ -68,3 +70,4 @@ class SupervisorPlan:
     adopted: frozenset[str] = frozenset()
     vitals: VitalSigns | None = None
     gpus: GpuWatch | None = None
+    quarantines: Quarantines | None = None

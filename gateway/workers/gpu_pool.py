@@ -76,9 +76,9 @@ class GpuPool:
         self._changed = anyio.Event()
 
     @property
-    def quarantined(self) -> Mapping[int, str]:
+    def quarantined(self) -> Mapping[int, Quarantine]:
         """GPUs out of use, with the reason of each."""
-        return {index: why.reason for index, why in self.ledger.quarantined.items()}
+        return self.ledger.quarantined
 
     async def acquire(self, spec: WorkerSpec, waiting: Callable[[str], None]) -> Lease:
         need = self._need(spec)
@@ -116,9 +116,16 @@ class GpuPool:
             if error.code not in HARMLESS_XIDS:
                 self.quarantine(error.gpu, Quarantine(f"the driver reported Xid {error.code}; see `dmesg`"))
         used = {reading.index: reading.used_bytes for reading in self._reader.read()}
-        self.ledger.settle(used)
-        self._told &= set(self.ledger.quarantined)
+        self.settle(used)
         return used
+
+    def settle(self, used: Mapping[int, int]) -> None:
+        """Forgive GPUs whose memory has come back, whoever has read the bytes in use."""
+        before = set(self.ledger.quarantined)
+        self.ledger.settle(used)
+        if back := before - set(self.ledger.quarantined):
+            self._told -= back
+            self.changed()
 
     def quarantine(self, index: int, why: Quarantine) -> None:
         """Take a GPU out of use."""

@@ -30,6 +30,8 @@ COMMANDS = [
     ["workers", "drain"],
     ["workers", "stop"],
     ["workers", "start"],
+    ["gpus"],
+    ["gpus", "return"],
     ["keys"],
     ["keys", "create"],
     ["keys", "list"],
@@ -205,7 +207,9 @@ def test_a_public_address_without_keys_is_refused(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["status"], ["status", "--json"], ["workers"], ["workers", "restart", "m-0"]], ids=" ".join
+    "arguments",
+    [["status"], ["status", "--json"], ["workers"], ["workers", "restart", "m-0"], ["gpus", "return", "0"]],
+    ids=" ".join,
 )
 def test_without_a_running_gateway_operating_it_ends_with_7(home: Home, arguments: list[str]) -> None:
     """And makes no state directory on the way."""

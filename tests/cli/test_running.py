@@ -59,10 +59,19 @@ def test_status_shows_the_fleet_to_people_and_programs(served: Served) -> None:
     report = json.loads(gateway(served, "status", "--json").stdout)
 
     assert 0 == table.returncode, table.stderr
-    for expected in ("demo-0", "demo-1", "ready", f"{served.base}/v1", served.admin, "2 of 2 workers ready"):
+    waiting = "2 of 2 workers ready, 0 requests waiting"
+    for expected in ("demo-0", "demo-1", "ready", f"{served.base}/v1", served.admin, waiting):
         assert expected in table.stdout
     assert ["demo-0", "demo-1"] == [worker["name"] for worker in report["workers"]]
     assert all(worker["pid"] and worker["port"] for worker in report["workers"])
+    assert ([0], []) == ([model["waiting"] for model in report["models"]], report["quarantined_gpus"])
+
+
+def test_a_gpu_that_is_not_out_of_use_is_not_returned(served: Served) -> None:
+    done = gateway(served, "gpus", "return", "0")
+
+    assert 1 == done.returncode
+    assert "gateway: GPU 0 is not out of use; those that are: none" == done.stderr.strip()
 
 
 def test_a_worker_is_drained_started_and_restarted_by_name(served: Served) -> None:

@@ -17,6 +17,7 @@ from gateway.control.changes import Change, Effect
 from gateway.control.instruments import Instruments
 from gateway.control.load_book import Load
 from gateway.control.operations import Busy, OperationReport
+from gateway.control.quarantine import QuarantinedGpu
 from gateway.control.reload import ReloadAnswer
 from gateway.control.scrape import Scraper
 from gateway.control.sockets import listen, listen_unix
@@ -48,6 +49,7 @@ class FakeFleet:
         self.settings = settings()
         self.asked: list[object] = []
         self.answer: ReloadAnswer | Exception = ReloadAnswer(changes=())
+        self.quarantined: dict[int, str] = {}
 
     def command(self, name: str, command: WorkerCommand) -> None:
         self.actors[name].command(command)
@@ -85,7 +87,11 @@ class FakeFleet:
             models=model_lines(settings(), self.statuses),
             workers=worker_lines(self.statuses, 10.0, lambda name: load.in_flight),
             gateway_processes=(),
+            quarantined_gpus=tuple(QuarantinedGpu(gpu, why, "") for gpu, why in self.quarantined.items()),
         )
+
+    def return_gpu(self, index: int) -> str | None:
+        return self.quarantined.pop(index, None)
 
     def progress_ages(self) -> dict[str, float]:
         return {"m-0": 2.5}
@@ -335,6 +341,21 @@ async def test_gateway_processes_are_replaced_by_the_owner_one_operation_at_a_ti
     assert [401, 202, 409, 409] == [answer.status_code for answer in (stranger, begun, busy, draining)]
     assert "replacement of the gateway processes" == begun.json()["name"]
     assert ["busy", "draining"] == [answer.json()["error"]["code"] for answer in (busy, draining)]
+
+
+async def test_a_gpu_out_of_use_comes_back_by_its_owners_word(tmp_path: Path) -> None:
+    """Over TCP it takes the token; one that is in use is refused, and the refusal names those that are not."""
+    async with served(tmp_path) as doors:
+        doors.fleet.quarantined = {3: "the driver reported Xid 79"}
+        stranger = await doors.tcp.post("/gpus/3/return")
+        wrong = await doors.unix.post("/gpus/2/return")
+        done = await doors.unix.post("/gpus/3/return")
+        again = await doors.unix.post("/gpus/3/return")
+
+    assert [401, 404, 200, 404] == [each.status_code for each in (stranger, wrong, done, again)]
+    assert {"gpu": 3, "reason": "the driver reported Xid 79"} == done.json()
+    assert "GPU 2 is not out of use; those that are: 3" == wrong.json()["error"]["message"]
+    assert "those that are: none" in again.json()["error"]["message"]
 
 
 async def test_a_rolling_restart_is_for_known_models_and_one_at_a_time(tmp_path: Path) -> None:

@@ -49,9 +49,10 @@ def watch(open_reader: Callable[[], Any], lines: list[bytes], steps: Steps) -> G
 
 
 async def test_readings_follow_the_sensors_and_the_library_is_given_back() -> None:
-    """Each round replaces the last; the end closes the library."""
-    nvml, steps, lines = FakeNvml(2), Steps(), list[bytes]()
-    gpus = watch(lambda: Nvml(nvml), lines, steps)
+    """Each round replaces the last and is told once; the end closes the library."""
+    nvml, steps, lines, told = FakeNvml(2), Steps(), list[bytes](), list[object]()
+    log = EventLog(lines.append, SystemClock())
+    gpus = GpuWatch(lambda: Nvml(nvml), log, steps.sleep, on_reading=told.append)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(gpus.run)
@@ -64,6 +65,7 @@ async def test_readings_follow_the_sensors_and_the_library_is_given_back() -> No
 
     assert [0, 0] == [gpu.used_bytes for gpu in first]
     assert [0, 5 * GIB] == [gpu.used_bytes for gpu in second]
+    assert [first, second] == told
     assert [INTERVAL_S, INTERVAL_S] == steps.asked
     assert not nvml.open
     assert [] == lines

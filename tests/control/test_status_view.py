@@ -5,14 +5,31 @@ from __future__ import annotations
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
+from gateway.clock import SystemClock
 from gateway.control.gateway_process import ProcessState
 from gateway.control.operations import OperationReport
-from gateway.control.status_report import GatewayProcessLine, ModelLine, StatusReport, WorkerLine, worker_lines
+from gateway.control.quarantine import quarantined_gpus
+from gateway.control.status_report import (
+    GatewayProcessLine,
+    ModelLine,
+    StatusReport,
+    WorkerLine,
+    model_lines,
+    worker_lines,
+)
 from gateway.control.status_view import COLUMNS, status_view
+from gateway.metrics.catalogue import QUEUE_DEPTH
 from gateway.types import WorkerAddress, WorkerState
+from gateway.workers.gpu_pool import GpuPool
+from gateway.workers.gpus import Quarantine
+from gateway.workers.nvml import Nvml
+from gateway.workers.placement import Gpu
 from gateway.workers.status import WorkerStatus
+from tests.control.fakes import settings
+from tests.workers.fake_nvml import FakeNvml
 
 
 def worker(name: str, **changes: object) -> WorkerLine:
@@ -95,7 +112,40 @@ def test_the_largest_figures_fit_a_hundred_columns() -> None:
     for figure in ("2:01:05", "0,1,2,3", "65535", "4194304", "1024", "18656", "87%", "12", "ready", "starting"):
         assert figure in text
     assert "Qwen-Qwen3-8B-0: restarted 12 times (exited 8, hung 4)." in text
-    assert "model Qwen/Qwen3-8B: 1 of 2 workers ready  (also default)" in text
+    assert "model Qwen/Qwen3-8B: 1 of 2 workers ready, 0 requests waiting  (also default)" in text
+
+
+@pytest.mark.parametrize(("waiting", "shown"), [(1, "1 request waiting"), (4096, "4096 requests waiting")])
+def test_each_model_shows_how_many_requests_wait_for_a_worker(waiting: int, shown: str) -> None:
+    """All of its priorities together; another model's are not its own."""
+    depths = {
+        (QUEUE_DEPTH, ("m", "default")): [waiting - 1.0],
+        (QUEUE_DEPTH, ("m", "low")): [1.0],
+        (QUEUE_DEPTH, ("other", "default")): [7.0],
+    }
+    (model,) = model_lines(settings(), (), depths)
+    lines = printed(replace(report(), models=(model,)), COLUMNS)
+
+    assert waiting == model.waiting
+    assert f"model m: 0 of 0 workers ready, {shown}" in lines
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, 50])
+def test_a_gpu_out_of_use_is_shown_with_its_reason_and_the_way_back(columns: int) -> None:
+    """In full, whatever the width, lowest index first; a GPU that is in use is not among them."""
+    pool = GpuPool(Nvml(FakeNvml(3)), [Gpu(index) for index in range(3)], clock=SystemClock())
+    pool.quarantine(2, Quarantine("70.0 GiB are in use", free_again_below=1))
+    pool.quarantine(0, Quarantine("the driver reported Xid 79"))
+    shown = StatusReport.from_json(replace(report(), quarantined_gpus=quarantined_gpus(pool)).to_json())
+    text = " ".join(" ".join(printed(shown, columns)).split())
+
+    assert (
+        "GPU 0 is out of use: the driver reported Xid 79; when it is mended, `gateway gpus return 0` has it used again "
+        "GPU 2 is out of use: 70.0 GiB are in use; it is used again by itself once that memory is free, or at once "
+        "after `gateway gpus return 2`"
+    ) == text[text.index("GPU 0") :]
+    assert "GPU 1" not in text
+    assert "out of use" not in " ".join(printed(report(), columns))
 
 
 @pytest.mark.parametrize("columns", [50, 60, 79])

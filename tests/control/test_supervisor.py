@@ -7,7 +7,9 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -24,8 +26,13 @@ from gateway.errors import ConfigurationError, GatewayError, PortInUse, WorkerSt
 from gateway.log import EventLog
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.actor import WorkerCommand
+from gateway.workers.gpu_pool import GpuPool
+from gateway.workers.gpus import Quarantine
+from gateway.workers.nvml import Nvml
+from gateway.workers.placement import Gpu
 from gateway.workers.spec import WorkerSpec
 from tests.control.fakes import FAKE_GATEWAY, Fleet, NoAdmin, RecordingWatcher, on_free_ports, settings, spec
+from tests.workers.fake_nvml import FakeNvml
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
@@ -88,11 +95,16 @@ async def running(
     *,
     specs: tuple[WorkerSpec, ...] | None = None,
     obeys: bool = True,
+    **changes: Any,
 ) -> AsyncIterator[Running]:
-    """A supervisor that runs inside the block and is stopped at its end; its GatewayError is in `error`."""
+    """
+    A supervisor that runs inside the block and is stopped at its end; its GatewayError is in `error`. `changes` are
+    fields of its plan.
+    """
     fleet, watcher = Fleet(obeys=obeys), RecordingWatcher()
     specs = specs if specs is not None else (spec(),)
-    supervisor = Supervisor(plan(tmp_path, on_free_ports(configured or settings()), fleet, watcher, specs))
+    made = plan(tmp_path, on_free_ports(configured or settings()), fleet, watcher, specs)
+    supervisor = Supervisor(replace(made, **changes))
     run = Running(supervisor, fleet, watcher)
 
     async def serve() -> None:
@@ -373,6 +385,23 @@ async def test_a_public_address_without_keys_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigurationError, match="allow_anonymous"):
         await supervisor.run()
+
+
+async def test_a_gpu_out_of_use_is_reported_until_it_is_returned(tmp_path: Path) -> None:
+    """Its return is a line in the log; one that is in use, or that there is not, is none, and nothing happens."""
+    lines: list[bytes] = []
+    pool = GpuPool(Nvml(FakeNvml(2)), [Gpu(0), Gpu(1)], clock=SystemClock())
+    pool.quarantine(1, Quarantine("the driver reported Xid 79"))
+    log = EventLog(lines.append, SystemClock())
+    async with running(tmp_path, quarantines=pool, log=log) as run:
+        before = run.supervisor.report().quarantined_gpus
+        answers = [run.supervisor.return_gpu(index) for index in (0, 7, 1, 1)]
+        after = run.supervisor.report().quarantined_gpus
+
+    assert [(1, "the driver reported Xid 79")] == [(each.gpu, each.reason) for each in before]
+    assert [None, None, "the driver reported Xid 79", None] == answers
+    assert () == after
+    assert 1 == len([line for line in lines if b"gpu_returned" in line])
 
 
 async def test_the_report_says_what_runs(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from gateway.clock import SystemClock
 from gateway.keys import KeysFile
 from gateway.types import WorkerAddress, WorkerState
+from loadtest.servers.simulation.options import SimulatorOptions
 from tests.e2e.served import free_port
 from tests.processes.fleet import Fleet, configured, fleet, one_to_each, until
 from tests.proxy.raw_client import CHAT, Answer, RawConnection, chat, connect, post, request
@@ -76,6 +77,35 @@ async def passive_failures_come_from_every_process(gateway: Fleet, each: dict[in
         worker.status = before[name]
         worker.become(WorkerState.READY, launch_id=f"again-{name}")
     await until_all(each, post(CHAT, chat(stream=False, max_tokens=1)), 200)
+
+
+async def test_an_operator_sees_how_many_requests_wait(tmp_path: Path) -> None:
+    """Those of all processes together, for their model alone; none any more when they have got their turn."""
+    slow = SimulatorOptions(itl_ms=3000, itl_ms_per_seq=0, prefill_ms_per_token=0)
+    settings = configured(2, model={"max_in_flight": 1})
+
+    def waiting() -> int:
+        (model,) = gateway.supervisor.report().models
+        return model.waiting
+
+    async with (
+        asyncio.timeout(60),
+        fleet(tmp_path, settings, workers=1, simulator=slow) as gateway,
+        one_to_each(gateway) as each,
+        connect(gateway.port) as busy,
+    ):
+        busy.send(post(CHAT, chat(stream=True, max_tokens=1000)))
+        await busy.head()
+        before = waiting()
+        for connection in each.values():
+            connection.send(post(CHAT, chat(stream=False, max_tokens=1)))
+        await until(lambda: waiting() == len(each))
+        busy.writer.transport.abort()
+        answers = [await connection.answer() for connection in each.values()]
+        await until(lambda: waiting() == 0)
+
+    assert 0 == before
+    assert [200, 200] == [answer.status for answer in answers]
 
 
 async def test_connections_are_spread_over_the_processes(tmp_path: Path) -> None:

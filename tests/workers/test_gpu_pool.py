@@ -11,6 +11,7 @@ import pytest
 from gateway.config.settings import Launch, Watch
 from gateway.errors import WorkerStartError
 from gateway.workers.gpu_pool import MEMORY_BACK_S, GpuPool, Lease
+from gateway.workers.gpus import Quarantine
 from gateway.workers.nvml import Nvml
 from gateway.workers.placement import Gpu
 from gateway.workers.spec import WorkerSpec
@@ -145,11 +146,28 @@ async def test_memory_that_does_not_come_back_quarantines_the_gpu() -> None:
     ((index, reason),) = rig.said
     assert 0 == index
     assert "70.0 GiB are in use 60 s after a-0 was gone, 0.5 GiB at most were expected" in reason
-    assert {0: reason} == rig.pool.quarantined
+    assert {0: reason} == {index: why.reason for index, why in rig.pool.quarantined.items()}
     assert (1,) == (await rig.acquire(spec())).gpus
     rig.nvml.boards[0].used_bytes = 0
     assert (0,) == (await rig.acquire(spec("b-0"))).gpus
     assert {} == rig.pool.quarantined
+
+
+async def test_memory_that_somebody_sees_back_ends_the_quarantine_and_a_wait() -> None:
+    """Without a look of the pool's own: the sensors are read all the time. A fault is not forgiven that way."""
+    rig = Rig(2)
+    rig.pool.quarantine(0, Quarantine("70.0 GiB are in use", free_again_below=GIB))
+    rig.pool.quarantine(1, Quarantine("Xid 79"))
+    rig.nvml.boards[0].used_bytes = 70 * GIB
+    async with rig.waiting(spec()) as (_, got):
+        rig.pool.settle({0: 2 * GIB, 1: 0})
+        await rig.time.pass_(0)
+        assert ([], {0, 1}) == (got, set(rig.pool.quarantined))
+        rig.nvml.boards[0].used_bytes = 0
+        rig.pool.settle({0: 0, 1: 0})
+        await rig.time.pass_(0)
+        assert [(0,)] == [each.gpus for each in got]
+    assert {1} == set(rig.pool.quarantined)
 
 
 async def test_a_neighbours_memory_is_not_waited_for() -> None:
@@ -250,4 +268,4 @@ async def test_a_driver_that_fails_at_the_end_quarantines() -> None:
     lease = await rig.acquire(spec())
     rig.nvml.broken = "GPU is lost"
     await lease.release()
-    assert "its memory cannot be read" in rig.pool.quarantined[0]
+    assert "its memory cannot be read" in rig.pool.quarantined[0].reason

@@ -190,7 +190,7 @@ async def test_memory_that_is_never_freed_ends_in_quarantine(stage: Stage) -> No
         assert ["0", "1"] == visible(stage)
         pool = stage.gpus
         assert isinstance(pool, GpuPool)
-        assert "74.0 GiB are in use" in pool.quarantined[0]
+        assert "74.0 GiB are in use" in pool.quarantined[0].reason
 
 
 async def test_two_failed_starts_move_a_worker_to_another_gpu(stage: Stage) -> None:

@@ -80,6 +80,30 @@ def test_gpus_show_their_memory(demo: Served, browser: Browser) -> None:
         assert [] == wrong
 
 
+def test_a_gpu_out_of_use_says_why_and_how_it_comes_back(demo: Served, browser: Browser) -> None:
+    """Also one whose driver tells nothing any more; the others stay as they are."""
+    data = demo.http.get(f"{demo.admin}/console/data").json()
+    gpu = {"name": "NVIDIA H200", "total_bytes": 141 << 30, "used_bytes": 70 << 30}
+    silent = {"utilization": None, "temperature_c": None, "power_w": None}
+    data["gpus"] = [{"index": index, "uuid": f"GPU-{index}"} | gpu | silent for index in (0, 1)]
+    data["report"]["quarantined_gpus"] = [
+        {"gpu": 1, "reason": "70.0 GiB are in use", "fix": "`gateway gpus return 1`"},
+        {"gpu": 2, "reason": "the driver reported Xid 79", "fix": "`gateway gpus return 2`"},
+    ]
+    with page_of(browser, width=390) as (page, wrong):
+        page.route("**/console/data*", lambda route: route.fulfill(json=data))
+        page.goto(f"{demo.admin}/console")
+        expect(page.locator("#gpus .worker.bad")).to_have_count(2, timeout=PATIENCE_MS)
+        expect(page.locator("#gpus .worker.good")).to_have_text("GPU 0NVIDIA H20070 of 141 GiB")
+        expect(page.locator("#gpus .worker.bad").nth(0)).to_have_text(
+            "GPU 2Out of use: the driver reported Xid 79; `gateway gpus return 2`."
+        )
+        expect(page.locator("#gpus .worker.bad").nth(1)).to_contain_text("Out of use: 70.0 GiB are in use;")
+        assert [] == unreadable(page)
+        assert 0 == overflow(page)
+        assert [] == wrong
+
+
 def test_the_chat_box_streams_an_answer_and_says_how_fast_it_was(demo: Served, browser: Browser) -> None:
     """The request is the gateway's own traffic: it shows in the figures. A failure is shown in words."""
     with page_of(browser, width=1280) as (page, wrong):

@@ -153,17 +153,31 @@ function gibibytes(bytes) {
   return number(bytes / 2 ** 30);
 }
 
-function drawGpus(gpus) {
-  $("gpu-section").hidden = !gpus.length;
-  $("gpus").replaceChildren(...gpus.map((gpu) => element("div", "worker good",
+function outOfUse(quarantine) {
+  return quarantine ? element("p", "small", `Out of use: ${quarantine.reason}; ${quarantine.fix}.`) : null;
+}
+
+function drawGpu(gpu, quarantine) {
+  return element("div", `worker ${quarantine ? "bad" : "good"}`,
     element("div", "top", element("span", "", `GPU ${gpu.index}`), element("span", "small muted", gpu.name)),
+    outOfUse(quarantine),
     element("div", "facts", ...[
       `${gibibytes(gpu.used_bytes)} of ${gibibytes(gpu.total_bytes)} GiB`,
       gpu.utilization === null ? null : `${Math.round(gpu.utilization * 100)} % busy`,
       gpu.temperature_c === null ? null : `${number(gpu.temperature_c)} °C`,
       gpu.power_w === null ? null : `${number(gpu.power_w)} W`,
     ].filter((fact) => fact !== null).map((fact) => element("span", "", fact))),
-    bar(gpu.used_bytes / gpu.total_bytes))));
+    bar(gpu.used_bytes / gpu.total_bytes));
+}
+
+function drawGpus(gpus, quarantined) {
+  const quarantines = new Map(quarantined.map((each) => [each.gpu, each]));
+  const read = new Set(gpus.map((gpu) => gpu.index));
+  // A driver that has lost a GPU may tell nothing of any.
+  const unread = quarantined.filter((each) => !read.has(each.gpu)).map((each) => element("div", "worker bad",
+    element("div", "top", element("span", "", `GPU ${each.gpu}`)), outOfUse(each)));
+  $("gpu-section").hidden = !gpus.length && !quarantined.length;
+  $("gpus").replaceChildren(...unread, ...gpus.map((gpu) => drawGpu(gpu, quarantines.get(gpu.index))));
 }
 
 function drawFailures(report, failures) {
@@ -218,7 +232,7 @@ function draw(data) {
   $("workers").replaceChildren(...report.workers.map(drawWorker));
   drawFailures(report, data.failures);
   drawProcesses(report);
-  drawGpus(data.gpus);
+  drawGpus(data.gpus, report.quarantined_gpus);
 }
 
 async function refresh() {
