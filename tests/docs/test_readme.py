@@ -16,7 +16,7 @@ from gateway.config.load import explain
 from gateway.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/keys.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/behind-a-proxy.md", "docs/keys.md")
 
 
 def page(name: str) -> str:
