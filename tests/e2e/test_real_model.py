@@ -17,7 +17,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from tests.e2e.served import CLOSED_PROXY, Served, free_port, wait_until
+from tests.e2e.served import Served, free_port, wait_until
 from tests.grafana.live import LivePrometheus
 from tests.grafana.observed import load_test
 from tests.grafana.reading import Target, every_target
@@ -29,16 +29,6 @@ MODEL = "SmolLM2-135M-Instruct"
 QUESTION = "What is the capital of France?"
 START_S = 600
 WATCHED = "count_over_time(up[20s]) or increase(loadtest_requests_total[20s])"
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The default model, started with proxies in the environment that lead nowhere."""
-    broken = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), CLOSED_PROXY)
-    no_exceptions = {"NO_PROXY": "", "no_proxy": ""}
-    with Served([], tmp_path_factory.mktemp("state"), environ={**broken, **no_exceptions}) as running:
-        running.wait_ready(within_s=START_S)
-        yield running
 
 
 @pytest.fixture
@@ -243,7 +233,7 @@ def test_a_killed_api_server_takes_its_engine_along_and_comes_back_by_itself(ser
 
 
 def test_interrupting_stops_everything_within_30_seconds(served: Served) -> None:
-    """Last in this module: Ctrl-C leaves no process of ours and says so in one line."""
+    """Last of all that share the engine: Ctrl-C leaves no process of ours and says so in one line."""
     family = served.family()
     served.process.send_signal(signal.SIGINT)
 
