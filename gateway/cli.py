@@ -29,6 +29,7 @@ from gateway import __version__
 from gateway.config.load import explain, load_settings, settings_from_mapping
 from gateway.config.settings import MAX_PROCESSES, Settings
 from gateway.control.admin_client import AdminClient
+from gateway.control.cache_command import cache_command
 from gateway.control.console import PatientConsole
 from gateway.control.fleet_commands import gpus_app, reload_command, workers_app
 from gateway.control.keys_command import keys_app
@@ -46,7 +47,7 @@ from gateway.control.preparation import (
 from gateway.control.state_dir import StateDir, held, runtime_directory
 from gateway.control.status_view import COLUMNS, status_view
 from gateway.control.worker_logs import follow, log_path, tail
-from gateway.errors import ConfigurationError, ConfigurationProblems, EnvironmentProblem, GatewayError
+from gateway.errors import ConfigurationError, ConfigurationProblems, EnvironmentProblem, GatewayError, Interrupted
 from gateway.setup.builds import suitable_build
 from gateway.setup.directories import directories
 from gateway.setup.doctor import Purpose, Severity, checks_passed, doctor_report, findings
@@ -73,12 +74,6 @@ directory; 6 no worker could be started; 7 no gateway is running; 130 interrupte
 """
 
 
-class Interrupted(GatewayError):
-    """Ctrl-C or SIGTERM before anything served."""
-
-    exit_code = 130
-
-
 app = typer.Typer(
     name="gateway",
     help="One OpenAI-compatible endpoint over a fleet of vLLM workers that it launches, watches and restarts.",
@@ -92,6 +87,7 @@ app.add_typer(workers_app(lambda: _state(), lambda: _console()), name="workers")
 app.add_typer(gpus_app(lambda: _state()), name="gpus")
 app.add_typer(keys_app(lambda: _state(), lambda: _console()), name="keys")
 app.command("reload")(reload_command(lambda: _state(), lambda: _console()))
+app.command("cache")(cache_command(lambda: directories(os.environ).cache, lambda: _console()))
 
 ConfigOption = Annotated[
     Path | None,

@@ -12,6 +12,7 @@ The error tree. Every error this project raises on purpose derives from `Gateway
       AlreadyRunning            another supervisor holds the state directory                   exit 5
       WorkerStartError          a worker could not be started; `permanent` tells if trying again is futile   exit 6
       ControlUnavailable        no supervisor answers on the control socket                    exit 7
+      Interrupted               Ctrl-C or SIGTERM before anything served                       exit 130
       RequestError              the client's request cannot be served; carries status, type, code, param
         Rejected                ... because of load: a limit that it would have passed; carries the reason
       UpstreamError             a worker failed an exchange; carries the outcome it is counted as
@@ -133,6 +134,12 @@ class ControlUnavailable(EnvironmentProblem):
     """No supervisor answers on the control socket."""
 
     exit_code = 7
+
+
+class Interrupted(GatewayError):
+    """Ctrl-C or SIGTERM before anything served; the message says what the next run makes of what was begun."""
+
+    exit_code = 130
 
 
 class RequestError(GatewayError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ from gateway.errors import PortInUse
 from gateway.keys import anonymous_allowed, count_keys
 from gateway.log import EventLog, adopt_foreign_logs
 from gateway.setup.facts import PROXY_VARIABLES
+from gateway.setup.users import Holds
 from gateway.tracing import require_usable
 from gateway.types import WorkerAddress
 from gateway.workers.actor import actor_for
@@ -96,7 +98,8 @@ def serve(
 
     Raises GatewayError of every kind; nothing that was started is left then.
     """
-    with held(around.directories.state) as state:
+    with held(around.directories.state) as state, Holds(around.directories.cache) as holds:
+        around = dataclasses.replace(around, hold=holds.hold)
         found = survivors(state.records)
         left = sweep_leftovers(state, terminal.console, spare={survivor.record.launch_id for survivor in found})
         ours = frozenset(pid for survivor in found for pid in survivor.pids)

@@ -7,7 +7,7 @@ Everything here blocks, and runs before the event loop exists. What it does over
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,15 @@ FIRST_REPLICA_BYTES = 3 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What set-up uses besides the configuration: environment, folders, and somebody who is told of progress."""
+    """
+    What set-up uses besides the configuration: environment, folders, somebody who is told of progress, and somebody who
+    keeps what is going to be used from being removed (`Holds`).
+    """
 
     environ: Mapping[str, str]
     directories: Directories
     report: Report
+    hold: Callable[[Path], None] = lambda path: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,8 @@ def prepare_engines(
     """
     prepared = {}
     for name, engine in engines_in_use(settings).items():
+        if engine.python is not None:
+            around.hold(engine.python)
         if not uses_vllm(engine):
             prepared[name] = LaunchEnvironment(engine.python or Path(base_python), "cpu")
             continue
@@ -163,6 +169,7 @@ def prepare_engines(
             around.report,
             around.environ,
             base_python=base_python,
+            hold=around.hold,
         )
         prepared[name] = LaunchEnvironment(built.python, "cpu" if built.variant == "cpu" else "cuda")
     return prepared
@@ -185,9 +192,13 @@ def prepare_models(
         if model.launched and source is not None and uses_vllm(settings.engines.get(model.engine, Engine())):
             if source == EMBEDDED:
                 python = engines[model.engine].python
-                source = str(ensure_default_model(python, around.directories.cache, around.report, around.environ))
+                built = ensure_default_model(
+                    python, around.directories.cache, around.report, around.environ, hold=around.hold
+                )
+                source = str(built)
             else:
                 source = resolve_model(source, folder).reference
+                around.hold(Path(source))
         models[name] = model.model_copy(update={"model": source})
     return settings.model_copy(update={"models": models})
 

@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -95,6 +95,7 @@ def ensure_engine(
     environ: Mapping[str, str],
     *,
     base_python: str = sys.executable,
+    hold: Callable[[Path], None] = lambda path: None,
 ) -> EngineEnvironment:
     """
     The environment for that request, built first when there is none: minutes and gigabytes, announced by `report`.
@@ -104,6 +105,7 @@ def ensure_engine(
     Args:
         environ: Environment for pip, the operator's proxies and pip settings included.
         base_python: Interpreter that the environment is created with.
+        hold: Told the environment before it is looked for, so that nobody removes it (`Holds`).
 
     Raises EngineUnavailable, naming the key or command that mends it.
     """
@@ -116,9 +118,10 @@ def ensure_engine(
             f"NVIDIA driver {facts.nvidia_driver or 'none'}",
             fix="gateway doctor --for serve, or set the variant to cpu",
         )
+    folder = engine_folder(build, cache)
+    hold(folder)
     if (built := built_engine(build, cache)) is not None:
         return built
-    folder = engine_folder(build, cache)
     log = folder.with_name(folder.name + ".log")
 
     def waiting(holder: str) -> None:

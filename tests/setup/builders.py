@@ -21,6 +21,8 @@ from gateway.setup.light import ensure_light, light_key
 from gateway.setup.model import built_default_model, ensure_default_model
 from gateway.setup.progress import SetupProgress
 
+Hold = Callable[[Path], None]
+
 
 def show(progress: SetupProgress) -> None:
     """A line for the test that reads us."""
@@ -41,10 +43,14 @@ def light_finished(folder: Path) -> bool:
     return (folder / "pyproject.toml").exists() and finished(folder / ".venv", light_key(folder, version)) is not None
 
 
-def build_engine(folder: Path, fake_python: str) -> Path:
+def nobody(path: Path) -> None:
+    """Holds nothing."""
+
+
+def build_engine(folder: Path, fake_python: str, hold: Hold = nobody) -> Path:
     """The CPU engine's environment."""
-    facts = gather_facts({}, cache=folder, ports=())
-    return ensure_engine(EngineRequest(variant="cpu"), folder, facts, show, os.environ, base_python=fake_python).python
+    facts, request = gather_facts({}, cache=folder, ports=()), EngineRequest(variant="cpu")
+    return ensure_engine(request, folder, facts, show, os.environ, base_python=fake_python, hold=hold).python
 
 
 def engine_finished(folder: Path) -> bool:
@@ -52,9 +58,9 @@ def engine_finished(folder: Path) -> bool:
     return built_engine(CPU, folder) is not None
 
 
-def build_model(folder: Path, fake_python: str) -> Path:
+def build_model(folder: Path, fake_python: str, hold: Hold = nobody) -> Path:
     """The embedded model."""
-    return ensure_default_model(Path(fake_python), folder, show, os.environ, pip_python=fake_python)
+    return ensure_default_model(Path(fake_python), folder, show, os.environ, pip_python=fake_python, hold=hold)
 
 
 def model_finished(folder: Path) -> bool:
@@ -62,7 +68,7 @@ def model_finished(folder: Path) -> bool:
     return built_default_model(folder) is not None
 
 
-BUILD: dict[str, Callable[[Path, str], Path]] = {"light": build_light, "engine": build_engine, "model": build_model}
+BUILD: dict[str, Callable[..., Path]] = {"light": build_light, "engine": build_engine, "model": build_model}
 FINISHED: dict[str, Callable[[Path], bool]] = {
     "light": light_finished,
     "engine": engine_finished,

@@ -70,14 +70,14 @@ class FakeMachine:
         overlaps = self.work / "overlaps"
         assert not overlaps.exists(), overlaps.read_text(encoding="utf-8")
 
-    def build(self, what: str) -> Path:
+    def build(self, what: str, **more: builders.Hold) -> Path:
         """Run the builder here, with this machine's environment."""
         with pytest.MonkeyPatch.context() as patch:
             for name in ("FAKE_EVENTS", "FAKE_GATE", "FAKE_FAIL"):
                 patch.delenv(name, raising=False)
             for name, value in self.environ.items():
                 patch.setenv(name, value)
-            return builders.BUILD[what](self.folder, self.python)
+            return builders.BUILD[what](self.folder, self.python, **more)
 
     def finished(self, what: str) -> bool:
         """Whether the builder's folder counts as finished."""
