@@ -17,7 +17,8 @@ from gateway.protocol.headers import client_request_id, request_id_headers
 from gateway.protocol.request import family_of
 from gateway.proxy.direct import Receive, Scope, Send
 from gateway.proxy.relay import Relay
-from gateway.types import Endpoint, ExchangeRecord, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Endpoint, Outcome
 
 _GET = frozenset({"GET", "HEAD"})
 

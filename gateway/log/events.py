@@ -20,7 +20,8 @@ from gateway.clock import Clock
 from gateway.log.lines import LineQueue, writer_to
 from gateway.log.repeats import Repeats
 from gateway.log.request_line import readable, request_fields
-from gateway.types import ExchangeRecord, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Outcome
 
 Level = Literal["info", "warning", "error"]
 Style = Literal["json", "text"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.types import ExchangeRecord, Stage
+from gateway.record import ExchangeRecord
+from gateway.types import Stage
 
 
 def request_fields(record: ExchangeRecord) -> dict[str, object]:

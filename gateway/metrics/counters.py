@@ -10,7 +10,8 @@ from gateway.metrics.board import Cells
 from gateway.metrics.catalogue import OTHER, Metric
 from gateway.metrics.layout import Layout
 from gateway.metrics.tenants import IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, REQUESTS, TenantSlots
-from gateway.types import CircuitState, DecisionReason, ExchangeRecord, Outcome, Policy, RejectionReason, Stage
+from gateway.record import ExchangeRecord
+from gateway.types import CircuitState, DecisionReason, Outcome, Policy, RejectionReason, Stage
 
 _CIRCUIT_VALUE = {CircuitState.CLOSED: 0.0, CircuitState.HALF_OPEN: 1.0, CircuitState.OPEN: 2.0}
 _POLICIES = frozenset(map(str, Policy))

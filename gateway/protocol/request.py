@@ -14,6 +14,7 @@ from gateway.errors import RequestError
 from gateway.protocol.members import decode_members, scan_members
 from gateway.protocol.multipart import read_fields
 from gateway.protocol.prompt_prefix import prompt_prefix
+from gateway.protocol.request_payloads import BOOLEAN, INTEGER, STREAM_OPTIONS, TEXT
 from gateway.protocol.structure import check_structure
 from gateway.types import Endpoint, Family
 
@@ -217,7 +218,7 @@ def _text(raw: msgspec.Raw | None, param: str) -> str | None:
     if raw is None:
         return None
     try:
-        return _TEXT.decode(raw)
+        return TEXT.decode(raw)
     except msgspec.DecodeError as error:
         raise _invalid(param, "a string") from error
 
@@ -232,7 +233,7 @@ def _boolean(raw: msgspec.Raw | None, param: str) -> bool | None:
     if raw is None:
         return None
     try:
-        return _BOOLEAN.decode(raw)
+        return BOOLEAN.decode(raw)
     except msgspec.DecodeError as error:
         raise _invalid(param, "true or false") from error
 
@@ -241,7 +242,7 @@ def _include_usage(raw: msgspec.Raw | None) -> bool | None:
     if raw is None:
         return None
     try:
-        options = _STREAM_OPTIONS.decode(raw)
+        options = STREAM_OPTIONS.decode(raw)
     except msgspec.DecodeError as error:
         raise _invalid("stream_options", "an object with boolean fields") from error
     return None if options is None else options.include_usage
@@ -252,7 +253,7 @@ def _count(raw: msgspec.Raw | None) -> int | None:
     if raw is None:
         return None
     try:
-        value = _INTEGER.decode(raw)
+        value = INTEGER.decode(raw)
     except msgspec.DecodeError:
         return None
     return value if value is not None and 0 < value <= _MAX_COUNT else None
@@ -268,13 +269,3 @@ def _max_tokens(members: Mapping[str, msgspec.Raw], family: Family) -> int | Non
 
 def _invalid(param: str, expected: str) -> RequestError:
     return RequestError(400, f"Invalid '{param}': expected {expected}.", code="invalid_value", param=param)
-
-
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-_TEXT: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
-_BOOLEAN: msgspec.json.Decoder[bool | None] = msgspec.json.Decoder(bool | None)
-_INTEGER: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
-_STREAM_OPTIONS: msgspec.json.Decoder[_StreamOptions | None] = msgspec.json.Decoder(_StreamOptions | None)

@@ -50,6 +50,13 @@ class Chunk(msgspec.Struct, gc=False):
     error: msgspec.Raw = _ABSENT
 
 
+class Candidate(msgspec.Struct):
+    """An event that may be the usage event, which has no choices."""
+
+    choices: list[msgspec.Raw]
+    usage: dict[str, msgspec.Raw]
+
+
 class ResponsesEvent(msgspec.Struct, gc=False):
     """An event of `/v1/responses`."""
 
@@ -80,6 +87,7 @@ class MessagesEvent(msgspec.Struct, gc=False):
 
 
 CHUNK: msgspec.json.Decoder[Chunk] = msgspec.json.Decoder(Chunk)
+CANDIDATE: msgspec.json.Decoder[Candidate] = msgspec.json.Decoder(Candidate)
 RESPONSES_EVENT: msgspec.json.Decoder[ResponsesEvent] = msgspec.json.Decoder(ResponsesEvent)
 MESSAGES_EVENT: msgspec.json.Decoder[MessagesEvent] = msgspec.json.Decoder(MessagesEvent)
 

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from gateway.protocol.sse import EventSplitter
+from gateway.protocol.stream_payloads import CANDIDATE
 
 HELD_BYTES = 4 * 1024
 """Most of an event's beginning that is held back; an event that is longer and undecided passes."""
@@ -17,14 +18,6 @@ _SOME_CHOICE = re.compile(rb'"choices"' + _SPACE + rb":" + _SPACE + rb"\[" + _SP
 # CRLF is one line end, never two: hence atomic.
 _EVENT_END = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _LINE_END_AT_END = re.compile(rb"(?:\r\n|\r|\n)\Z")
-
-
-class _Candidate(msgspec.Struct):
-    choices: list[msgspec.Raw]
-    usage: dict[str, msgspec.Raw]
-
-
-_CANDIDATE: msgspec.json.Decoder[_Candidate] = msgspec.json.Decoder(_Candidate)
 
 
 class UsageFilter:
@@ -117,6 +110,6 @@ def _is_usage_only(event: bytes) -> bool:
         return False
     found = EventSplitter().feed(event)
     try:
-        return bool(found) and not _CANDIDATE.decode(found[0].data).choices
+        return bool(found) and not CANDIDATE.decode(found[0].data).choices
     except (msgspec.DecodeError, RecursionError):
         return False

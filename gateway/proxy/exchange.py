@@ -32,7 +32,8 @@ from gateway.proxy.direct import Receive, Send
 from gateway.proxy.limits import Limit, LimitTimer
 from gateway.proxy.policy import ModelPolicy
 from gateway.proxy.waiting import Interrupted, Waiting
-from gateway.types import ExchangeRecord, Outcome, Phase, RetryReason, Stage
+from gateway.record import ExchangeRecord
+from gateway.types import Outcome, Phase, RetryReason, Stage
 
 if TYPE_CHECKING:
     from gateway.proxy.interfaces import Caller, Lease

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Protocol
 
 from gateway.protocol.request import RequestView
-from gateway.types import ExchangeRecord, ModelView, WorkerView
+from gateway.record import ExchangeRecord
+from gateway.types import ModelView, WorkerView
 
 _UNLIMITED: AbstractContextManager[object] = nullcontext()
 

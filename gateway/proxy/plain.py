@@ -8,33 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.protocol.in_band import InBandError, in_band_error
+from gateway.proxy.plain_payloads import BODY, USAGE, Usage
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    cache_read_input_tokens: int | None = None
-
-
-class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
-
-
-class _Body(msgspec.Struct):
-    usage: _Usage | None = None
-    choices: list[_Choice] | None = None
-    error: msgspec.Raw = msgspec.Raw(b"null")
-    object: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +24,12 @@ class PlainTail:
     error: InBandError | None = None
 
 
-_BODY = msgspec.json.Decoder(_Body)
-_USAGE_ONLY = msgspec.json.Decoder(_Usage)
-
-
 def read_plain(body: bytes) -> PlainTail | None:
     """Read a whole answer, or the end of one that was too large to be held. None when nothing can be read from it."""
     if not body.startswith(b"{"):
         return _from_end(body)
     try:
-        read = _BODY.decode(body)
+        read = BODY.decode(body)
     except msgspec.DecodeError:
         return _from_end(body)
     error = None
@@ -83,13 +55,13 @@ def _from_end(body: bytes) -> PlainTail | None:
             depth -= 1
             if depth == 0:
                 try:
-                    return _counts(_USAGE_ONLY.decode(body[begin : position + 1]))
+                    return _counts(USAGE.decode(body[begin : position + 1]))
                 except msgspec.DecodeError:
                     return None
     return None
 
 
-def _counts(usage: _Usage | None) -> PlainTail:
+def _counts(usage: Usage | None) -> PlainTail:
     if usage is None:
         return PlainTail()
     details = usage.prompt_tokens_details or usage.input_tokens_details

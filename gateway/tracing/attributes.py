@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.types import Endpoint, ExchangeRecord, Outcome, WorkerView
+from gateway.record import ExchangeRecord
+from gateway.types import Endpoint, Outcome, WorkerView
 
 Attribute = str | int | float | bool | tuple[str, ...]
 

@@ -9,8 +9,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from gateway.record import ExchangeRecord
 from gateway.tracing import attributes
-from gateway.types import ExchangeRecord, Outcome, WorkerView
+from gateway.types import Outcome, WorkerView
 
 Headers = list[tuple[bytes, bytes]]
 

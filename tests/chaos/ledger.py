@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.types import ExchangeRecord, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Outcome
 
 _MARKERS = {
     "/v1/chat/completions": b"data: [DONE]\n\n",

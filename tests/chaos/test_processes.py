@@ -12,7 +12,8 @@ from random import Random
 
 import pytest
 
-from gateway.types import Endpoint, ExchangeRecord, Family, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Endpoint, Family, Outcome
 from loadtest.servers.fault_server import FaultServer
 from tests.chaos.clients import ChaoticClient
 from tests.chaos.ledger import Asked, verdicts

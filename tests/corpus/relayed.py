@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import uvicorn
 
-from gateway.types import ExchangeRecord, Outcome, WorkerView
+from gateway.record import ExchangeRecord
+from gateway.types import Outcome, WorkerView
 from tests.corpus import naive_relay
 from tests.proxy import served
 from tests.proxy.served import Listening, Served

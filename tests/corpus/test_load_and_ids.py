@@ -14,7 +14,8 @@ import pytest
 from gateway.clock import SystemClock
 from gateway.log import EventLog
 from gateway.proxy.policy import ModelPolicy
-from gateway.types import ExchangeRecord, Outcome, Phase
+from gateway.record import ExchangeRecord
+from gateway.types import Outcome, Phase
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
 from loadtest.servers.frames import usage_info

@@ -14,7 +14,8 @@ import pytest
 from gateway.clock import SystemClock
 from gateway.log import EventLog
 from gateway.metrics import Layout, SlotCounters, Totals, render
-from gateway.types import ExchangeRecord, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Outcome
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
 from tests.corpus.keyed import authenticator, bearer

@@ -6,7 +6,8 @@ import pytest
 
 from gateway.log import request_fields
 from gateway.metrics import Layout, SlotCounters, Totals, render
-from gateway.types import Endpoint, ExchangeRecord, Family, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Endpoint, Family, Outcome
 
 
 @pytest.mark.parametrize(("rejection", "reason"), [("tenant_limit", "tenant_limit"), ("", "other"), ("evil", "other")])

@@ -15,7 +15,7 @@ from gateway.app import relay_policy
 from gateway.clock import SystemClock
 from gateway.config.load import settings_from_mapping
 from gateway.log import EventLog
-from gateway.types import ExchangeRecord
+from gateway.record import ExchangeRecord
 from loadtest.servers import scripts
 from loadtest.servers.fault_server import FaultServer
 from tests.proxy.raw_client import CHAT, ask, chat, post, request

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.log import EventLog, request_fields
-from gateway.types import Endpoint, ExchangeRecord, Family, Outcome, Phase, RetryReason, Stage
+from gateway.record import ExchangeRecord
+from gateway.types import Endpoint, Family, Outcome, Phase, RetryReason, Stage
 
 
 @dataclass

@@ -10,7 +10,8 @@ import pytest
 
 from gateway.log import EventLog
 from gateway.log.repeats import BURST, MAX_KEYS, WINDOW_S, Repeats
-from gateway.types import Endpoint, ExchangeRecord, Family, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Endpoint, Family, Outcome
 
 
 class FakeClock:

@@ -17,11 +17,11 @@ from gateway.log import request_fields
 from gateway.metrics import Board, Layout, SlotCounters, Totals, render
 from gateway.metrics.catalogue import LOG_LINES_DROPPED
 from gateway.metrics.counters import whole_microseconds
+from gateway.record import ExchangeRecord
 from gateway.types import (
     CircuitState,
     DecisionReason,
     Endpoint,
-    ExchangeRecord,
     Family,
     Outcome,
     Phase,

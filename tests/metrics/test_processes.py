@@ -18,7 +18,8 @@ OF_TENANT = (TENANT_REQUESTS, ("acme", "ok"))
 COUNTING = """
 import sys
 from gateway.metrics import Board, Layout, SlotCounters
-from gateway.types import Endpoint, ExchangeRecord, Family, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Endpoint, Family, Outcome
 
 layout = Layout(("llama",))
 counters = SlotCounters(layout, Board.attach(layout, int(sys.argv[1])).cells)

@@ -19,7 +19,8 @@ from gateway.metrics.catalogue import (
     TENANTS_WITH_A_NAME,
 )
 from gateway.metrics.tenants import CELL_BYTES, NAME_BYTES, SLOT_CELLS
-from gateway.types import Endpoint, ExchangeRecord, Family, Outcome
+from gateway.record import ExchangeRecord
+from gateway.types import Endpoint, Family, Outcome
 
 LAYOUT = Layout(("m",))
 

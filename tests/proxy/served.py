@@ -26,8 +26,9 @@ from gateway.proxy.interfaces import Tracer
 from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
 from gateway.proxy.pool import ConnectionPools
 from gateway.proxy.relay import Relay
+from gateway.record import ExchangeRecord
 from gateway.routing import Router
-from gateway.types import ExchangeRecord, FleetSnapshot, ModelView, Phase, WorkerAddress, WorkerState, WorkerView
+from gateway.types import FleetSnapshot, ModelView, Phase, WorkerAddress, WorkerState, WorkerView
 
 
 async def until(condition: Callable[[], bool]) -> None:
