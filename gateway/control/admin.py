@@ -140,9 +140,11 @@ def admin_app(fleet: Fleet, scraper: Scraper, history: History, keys_required: C
     async def gateway_metrics() -> Response:
         """The metrics of all gateway processes, past and present, added up, and those of the supervisor."""
         async with render_one_at_a_time:
+            with fleet.totals.reading() as reading:
+                totals = await anyio.to_thread.run_sync(fleet.totals.whole, reading)
             text = await anyio.to_thread.run_sync(
                 metrics.render,
-                fleet.totals.merged(),
+                totals,
                 fleet.statuses,
                 fleet.start_durations,
                 fleet.progress_ages(),

@@ -2,8 +2,8 @@
 Every metric of the project in one place.
 
 A gateway process counts in a flat array (`SlotCounters` on a `Board`); the supervisor adds the arrays of all processes
-up (`Totals`) and renders the text (`render`). Neither uses a library's registry for counting: see ARCHITECTURE.md,
-decision 5, for what that would cost.
+up (`Totals`) and renders the text (`render`). Neither uses a library's registry for counting: a `Histogram.observe`
+costs several times a store into a list, and rendering would hold streams up for tens of milliseconds.
 """
 
 from gateway.metrics.board import Board
@@ -13,7 +13,7 @@ from gateway.metrics.counters import CellHistogram, SlotCounters
 from gateway.metrics.exposition import CONTENT_TYPE, StartDurations, WorkerReport, render
 from gateway.metrics.gpus import gpu_values
 from gateway.metrics.layout import Layout
-from gateway.metrics.totals import Totals, Values, merge, retire
+from gateway.metrics.totals import Totals, Values
 
 __all__ = [
     "CATALOGUE",
@@ -29,7 +29,5 @@ __all__ = [
     "Values",
     "WorkerReport",
     "gpu_values",
-    "merge",
     "render",
-    "retire",
 ]

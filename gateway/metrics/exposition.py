@@ -14,7 +14,8 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.metrics import catalogue as c
 from gateway.metrics.catalogue import Metric
-from gateway.metrics.totals import SeriesKey, Values
+from gateway.metrics.layout import SeriesKey
+from gateway.metrics.totals import Values
 from gateway.types import WorkerState
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -71,7 +72,7 @@ def render(
     Takes tens of milliseconds for thousands of series: call it in a worker thread, on arguments nobody changes.
 
     Args:
-        totals: From `Totals.merged()`.
+        totals: From `Totals.whole()` or `Totals.merged()`.
         workers: All workers of the fleet.
         start_durations: Durations of the starts so far.
         progress_age_s: By worker name, the age of its last byte in seconds; workers without are taken as 0.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
+from operator import attrgetter
 
 from gateway.metrics.catalogue import (
     COUNTED_BY_GATEWAY_PROCESSES,
@@ -55,6 +56,23 @@ def closed_values(metric: Metric, label: str) -> tuple[str, ...]:
     }.get(label, ())
 
 
+SeriesKey = tuple[Metric, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All series of one metric, which lie one behind the other: cells `begin` to `end`, `metric.width` for each."""
+
+    metric: Metric
+    keys: tuple[SeriesKey, ...]
+    begin: int
+
+    @property
+    def end(self) -> int:
+        """The first cell after them."""
+        return self.begin + len(self.keys) * self.metric.width
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """One series: its metric, label values, and cells `offset` to `offset + metric.width`."""
@@ -84,6 +102,10 @@ class Layout:
         self.workers = tuple(dict.fromkeys(workers))
         self._offsets: dict[tuple[str, tuple[str, ...]], int] = {}
         self.series: tuple[Series, ...] = tuple(self._place())
+        self.runs = tuple(
+            Run(metric, tuple((metric, one.values) for one in series), series[0].offset)
+            for metric, series in ((metric, tuple(each)) for metric, each in groupby(self.series, attrgetter("metric")))
+        )
         self.tenants = TenantTable(self.series[-1].offset + self.series[-1].metric.width)
         self.cells = self.tenants.end
         self.fingerprint = self._fingerprint()

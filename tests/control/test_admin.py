@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,9 @@ from gateway.control.status_report import StatusReport, model_lines, worker_line
 from gateway.control.web import History
 from gateway.errors import ConfigurationError
 from gateway.log import EventLog
-from gateway.metrics import Layout, StartDurations, Totals
+from gateway.metrics import Layout, StartDurations, Totals, Values
+from gateway.metrics.catalogue import OUTPUT_TOKENS
+from gateway.metrics.totals import Reading
 from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.actor import WorkerCommand
 from gateway.workers.status import WorkerStatus
@@ -256,6 +259,30 @@ async def test_metrics_join_gateway_processes_and_workers(tmp_path: Path) -> Non
     assert 'gateway_worker_state{model="m",state="ready",worker="m-0"} 1.0' in answer.text
     assert 'gateway_worker_state{model="m",state="ready",worker="m-1"} 0.0' in answer.text
     assert 'gateway_worker_progress_age_seconds{model="m",worker="m-0"} 2.5' in answer.text
+
+
+async def test_adding_up_does_not_hold_the_supervisor_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another thread, on the boards of one moment; a process that dies meanwhile is counted once."""
+    async with served(tmp_path) as doors:
+        totals, layout = doors.fleet.totals, Layout(["m"])
+        board = totals.create(layout)
+        board.cells[layout.offset(OUTPUT_TOKENS, "m")] = 2.0
+        threads: list[int] = []
+        add_up = totals.whole
+
+        def whole(reading: Reading) -> Values:
+            threads.append(threading.get_ident())
+            anyio.from_thread.run_sync(totals.retire, board)
+            return add_up(reading)
+
+        monkeypatch.setattr(totals, "whole", whole)
+        during = await doors.unix.get("/metrics")
+        after = await doors.unix.get("/metrics")
+
+    assert threading.get_ident() not in threads
+    for answer in (during, after):
+        assert 'gateway_output_tokens_total{model="m"} 2.0' in answer.text
+    assert board.fd < 0
 
 
 async def test_a_worker_is_scraped_once_a_second_however_many_ask(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import pytest
 
-from gateway.metrics import Layout, SlotCounters, Totals
-from gateway.metrics.catalogue import IN_FLIGHT, INTER_TOKEN_LATENCY, LOST_REQUESTS
+from gateway.metrics import Board, Layout, SlotCounters, Totals, Values
+from gateway.metrics.catalogue import IN_FLIGHT, INTER_TOKEN_LATENCY, LOST_REQUESTS, TENANT_IN_FLIGHT
 from gateway.metrics.counters import CellHistogram
 
 
@@ -57,3 +59,82 @@ def test_totals_of_some_metrics_are_those_of_all_and_no_others() -> None:
 
     assert expected == totals.of(wanted)
     assert {"m", "n", "other"} == {values[0] for _, values in expected}
+
+
+def series_of(board: Board) -> Values:
+    """Each series of a board by itself, tenants aside."""
+    return {
+        (each.metric, each.values): list(board.cells[each.offset : each.offset + each.metric.width])
+        for each in board.layout.series
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_adding_up_by_the_cell_is_adding_up_by_the_series(seed: int) -> None:
+    """Boards of three configurations, dead and living, whole numbers in every cell, against a sum that knows names."""
+    dice, totals = Random(seed), Totals()
+    layouts = [
+        Layout(("a", "b"), [("a", "a-0")]),
+        Layout(("b", "c"), [("b", "b-0"), ("c", "c-0")]),
+        Layout(("a", "b"), [("a", "a-0")]),
+    ]
+    expected: Values = {}
+    for layout in layouts * 2:
+        board, dies = totals.create(layout), dice.random() < 0.5
+        for cell in range(1, layout.tenants.offset):
+            board.cells[cell] = float(dice.randrange(10))
+        for model in layout.models:
+            expected.setdefault((LOST_REQUESTS, (model,)), [0.0])
+        for (metric, labels), cells in series_of(board).items():
+            if dies and metric.kind == "gauge":
+                if metric is IN_FLIGHT:
+                    expected[LOST_REQUESTS, labels][0] += cells[0]
+                continue
+            before = expected.get((metric, labels), [0.0] * metric.width)
+            together = max if metric.merge == "max" else sum
+            expected[metric, labels] = [float(together(pair)) for pair in zip(before, cells, strict=True)]
+        if dies:
+            totals.retire(board)
+
+    assert expected == totals.merged()
+    assert expected == totals.of(tuple({metric for metric, _ in expected}))
+
+
+def test_a_board_that_is_retired_during_a_reading_counts_once_in_it_and_after_it() -> None:
+    """Added up in another thread when the process is dead already; its memory is kept until then, and no longer."""
+    totals, layout = Totals(), Layout(("m",))
+    dead, living = totals.create(layout), totals.create(layout)
+    for board in (dead, dead, living):
+        SlotCounters(layout, board.cells).started("m", "acme")
+    with ThreadPoolExecutor(1) as thread:
+        with totals.reading() as reading:
+            totals.retire(dead)
+            kept = dead.fd >= 0
+            with totals.reading() as later:
+                next_one = thread.submit(later.values).result(10)
+            still_kept = dead.fd >= 0
+            during = thread.submit(totals.whole, reading).result(10)
+        freed = dead.fd < 0
+    after = totals.merged()
+
+    assert (True, True, True) == (kept, still_kept, freed)
+    assert ([3.0], [0.0]) == (during[IN_FLIGHT, ("m",)], during[LOST_REQUESTS, ("m",)])
+    assert [3.0] == during[TENANT_IN_FLIGHT, ("acme",)]
+    for values in (next_one, after):
+        assert ([1.0], [2.0]) == (values[IN_FLIGHT, ("m",)], values[LOST_REQUESTS, ("m",)])
+        assert [1.0] == values[TENANT_IN_FLIGHT, ("acme",)]
+
+
+def test_what_is_done_to_totals_that_were_given_reaches_no_others() -> None:
+    """The renderer and the console change theirs."""
+    totals, layout = Totals(), Layout(("m",))
+    for _ in range(2):
+        board = totals.create(layout)
+        SlotCounters(layout, board.cells).started("m", "acme")
+        totals.retire(board)
+    given = totals.merged()
+    before = {key: list(cells) for key, cells in given.items()}
+    for cells in given.values():
+        cells[:] = [1000.0] * len(cells)
+
+    assert before == totals.merged()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metrics.totals import SeriesKey
+from gateway.metrics.layout import SeriesKey
 from tests.processes.clients import Asked, Load, long_stream
 from tests.processes.fleet import Fleet, configured, fleet, until
 

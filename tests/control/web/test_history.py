@@ -16,7 +16,8 @@ from gateway.metrics.catalogue import (
     TIME_TO_FIRST_TOKEN,
     Metric,
 )
-from gateway.metrics.totals import SeriesKey, Values
+from gateway.metrics.layout import SeriesKey
+from gateway.metrics.totals import Values
 
 
 class Clock:
