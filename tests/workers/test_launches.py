@@ -31,11 +31,6 @@ STOPPED, STARTING, READY, UNHEALTHY, DRAINING, STOPPING, BACKOFF, FAILED = Worke
 REFUSED = ProbeFailure("connection refused")
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
-
-
 @asynccontextmanager
 async def owned(
     stage: Stage, *specs: WorkerSpec, adopted: Adoption | None = None
