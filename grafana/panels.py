@@ -19,6 +19,8 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import common, dashboard, heatmap
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
 
+from grafana.promql import Scope
+
 NO_TRAFFIC = "no traffic"
 DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
@@ -34,6 +36,16 @@ class Query:
 
     expr: str
     legend: str = ""
+
+
+def percentiles(scope: Scope, histogram: str) -> list[Query]:
+    """The distribution of what a histogram of the scope observed, in four lines."""
+    return [
+        Query(scope.quantile(0.5, histogram), "p50"),
+        Query(scope.quantile(0.95, histogram), "p95"),
+        Query(scope.quantile(0.99, histogram), "p99"),
+        Query(scope.mean(histogram), "mean"),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from grafana.panels import Column, PanelBuilder, Query, grid, heat, lines
+from grafana.panels import Column, PanelBuilder, Query, grid, heat, lines, percentiles
 from grafana.promql import ratio
 from grafana.variables import ENGINES
-
-
-def percentiles(histogram: str) -> list[Query]:
-    return [
-        Query(ENGINES.quantile(0.5, histogram), "p50"),
-        Query(ENGINES.quantile(0.95, histogram), "p95"),
-        Query(ENGINES.quantile(0.99, histogram), "p99"),
-        Query(ENGINES.mean(histogram), "mean"),
-    ]
 
 
 def hit_ratio(cache: str, by: tuple[str, ...] = ()) -> str:
@@ -52,19 +43,19 @@ CACHING: list[PanelBuilder] = [
 WORKLOAD: list[PanelBuilder] = [
     lines(
         "Prompt length",
-        percentiles("vllm:request_prompt_tokens"),
+        percentiles(ENGINES, "vllm:request_prompt_tokens"),
         "short",
         "Tokens in a request's prompt: `vllm:request_prompt_tokens`.",
     ),
     lines(
         "Output length",
-        percentiles("vllm:request_generation_tokens"),
+        percentiles(ENGINES, "vllm:request_generation_tokens"),
         "short",
         "Tokens generated for a request: `vllm:request_generation_tokens`.",
     ),
     lines(
         "Output limit asked for",
-        percentiles("vllm:request_params_max_tokens"),
+        percentiles(ENGINES, "vllm:request_params_max_tokens"),
         "short",
         "`max_tokens` of the requests: `vllm:request_params_max_tokens`.",
     ),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from grafana.page import Page, Section
-from grafana.pages.engine_details import CACHING, HTTP, OPTIONAL, SETUP, WORKLOAD, hit_ratio, percentiles
-from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile
+from grafana.pages.engine_details import CACHING, HTTP, OPTIONAL, SETUP, WORKLOAD, hit_ratio
+from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, percentiles, tile
 from grafana.promql import Scope
 from grafana.variables import ENGINE_JOB, ENGINE_MODEL, ENGINE_WORKER, ENGINES, worker_markers
 
@@ -114,22 +114,29 @@ TABLE: list[PanelBuilder] = [
 LATENCY: list[PanelBuilder] = [
     lines(
         "Time to first token",
-        percentiles(TTFT),
+        percentiles(ENGINES, TTFT),
         "s",
         "As the engine measures it, from its arrival there: `vllm:time_to_first_token_seconds`. The gateway's own, on "
         "the overview, has the gateway's queue and the way in it as well.",
     ),
-    lines("Inter-token latency", percentiles(ITL), "s", "Between two outputs: `vllm:inter_token_latency_seconds`."),
+    lines(
+        "Inter-token latency",
+        percentiles(ENGINES, ITL),
+        "s",
+        "Between two outputs: `vllm:inter_token_latency_seconds`.",
+    ),
     lines(
         "Time per output token",
-        percentiles(TPOT),
+        percentiles(ENGINES, TPOT),
         "s",
         "Per request, after the first token: `vllm:request_time_per_output_token_seconds`.",
     ),
-    lines("Request latency", percentiles(E2E), "s", "Arrival to last token: `vllm:e2e_request_latency_seconds`."),
+    lines(
+        "Request latency", percentiles(ENGINES, E2E), "s", "Arrival to last token: `vllm:e2e_request_latency_seconds`."
+    ),
     lines(
         "Time in the engine's queue",
-        percentiles(QUEUE),
+        percentiles(ENGINES, QUEUE),
         "s",
         "Arrival to first run: `vllm:request_queue_time_seconds`.",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.page import Page, Section, Variable
-from grafana.panels import Judged, PanelBuilder, Query, heat, lines, tile
+from grafana.panels import Judged, PanelBuilder, Query, heat, lines, percentiles, tile
 from grafana.promql import Scope, ratio
 from grafana.variables import worker_markers
 
@@ -20,15 +20,6 @@ LAG = "loadtest_send_lag_seconds"
 
 JOB = Variable("job", "Job", "loadtest_run_info", "Scrape job of the load generator.", open_ended=False)
 INSTANCE = Variable("instance", "Run", 'loadtest_run_info{job=~"$job"}', "Address of the load generator.")
-
-
-def _percentiles(histogram: str) -> list[Query]:
-    return [
-        Query(RUN.quantile(0.5, histogram), "p50"),
-        Query(RUN.quantile(0.95, histogram), "p95"),
-        Query(RUN.quantile(0.99, histogram), "p99"),
-        Query(RUN.mean(histogram), "mean"),
-    ]
 
 
 TILES: list[PanelBuilder] = [
@@ -193,14 +184,14 @@ LOAD: list[PanelBuilder] = [
 LATENCY: list[PanelBuilder] = [
     lines(
         "Time to first token, from sending",
-        _percentiles(TTFT),
+        percentiles(RUN, TTFT),
         "s",
         "From sending to the first token event: `loadtest_time_to_first_token_seconds`.",
         no_value="no run",
     ),
     lines(
         "Time to first token, from schedule",
-        _percentiles(TTFT_FROM_SCHEDULE),
+        percentiles(RUN, TTFT_FROM_SCHEDULE),
         "s",
         "From the moment the request was due, so that a late client hides nothing: "
         "`loadtest_time_to_first_token_from_schedule_seconds`.",
@@ -208,21 +199,21 @@ LATENCY: list[PanelBuilder] = [
     ),
     lines(
         "Request duration",
-        _percentiles(E2E),
+        percentiles(RUN, E2E),
         "s",
         "From schedule to last token event: `loadtest_request_duration_seconds`.",
         no_value="no run",
     ),
     lines(
         "Gap between token events",
-        _percentiles(GAP),
+        percentiles(RUN, GAP),
         "s",
         "Between two token events of a stream: `loadtest_token_event_gap_seconds`.",
         no_value="no run",
     ),
     lines(
         "Time per output token",
-        _percentiles(TPOT),
+        percentiles(RUN, TPOT),
         "s",
         "Per request, after the first token event: `loadtest_time_per_output_token_seconds`.",
         no_value="no run",

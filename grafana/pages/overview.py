@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.page import Page, Section
 from grafana.pages.own_share import COST, OWN_COST
-from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, tile
+from grafana.panels import Column, Judged, PanelBuilder, Query, grid, heat, lines, percentiles, tile
 from grafana.promql import in_state, or_zero, ratio
 from grafana.variables import GATEWAY, INSTANCE, ITL_TARGET, JOB, MODEL, TTFT_TARGET, worker_markers
 
@@ -20,15 +20,6 @@ SUCCESS = 'outcome="ok"'
 SLO_SERIES = 'model=~"$model"'
 
 AVAILABILITY_JUDGED = Judged(warn=0.999, bad=0.99, high_is_good=True)
-
-
-def _percentiles(histogram: str) -> list[Query]:
-    return [
-        Query(GATEWAY.quantile(0.5, histogram), "p50"),
-        Query(GATEWAY.quantile(0.95, histogram), "p95"),
-        Query(GATEWAY.quantile(0.99, histogram), "p99"),
-        Query(GATEWAY.mean(histogram), "mean"),
-    ]
 
 
 def _success(by: tuple[str, ...] = ()) -> str:
@@ -262,20 +253,20 @@ TRAFFIC: list[PanelBuilder] = [
 LATENCY: list[PanelBuilder] = [
     lines(
         "Time to first token",
-        _percentiles(TTFT),
+        percentiles(GATEWAY, TTFT),
         "s",
         "Streams: complete request to first token event written to the client, queue included: "
         "`gateway_time_to_first_token_seconds`.",
     ),
     lines(
         "Inter-token latency",
-        _percentiles(ITL),
+        percentiles(GATEWAY, ITL),
         "s",
         "Streams: gap between two token events: `gateway_inter_token_latency_seconds`.",
     ),
     lines(
         "Time per output token",
-        _percentiles(TPOT),
+        percentiles(GATEWAY, TPOT),
         "s",
         "Streams: time from first to last token event by output tokens after the first: "
         "`gateway_time_per_output_token_seconds`.",

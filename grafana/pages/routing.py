@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.page import Page, Section
-from grafana.panels import Judged, PanelBuilder, Query, heat, lines, tile, timeline
+from grafana.panels import Judged, PanelBuilder, Query, heat, lines, percentiles, tile, timeline
 from grafana.promql import ratio
 from grafana.variables import GATEWAY, INSTANCE, JOB, MODEL, SITE, WORKER, WORKERS, worker_markers
 
@@ -137,12 +137,7 @@ ADMISSION: list[PanelBuilder] = [
     ),
     lines(
         "Wait for a worker",
-        [
-            Query(GATEWAY.quantile(0.5, WAIT), "p50"),
-            Query(GATEWAY.quantile(0.95, WAIT), "p95"),
-            Query(GATEWAY.quantile(0.99, WAIT), "p99"),
-            Query(GATEWAY.mean(WAIT), "mean"),
-        ],
+        percentiles(GATEWAY, WAIT),
         "s",
         "Of all requests, those that did not have to wait included: `gateway_queue_wait_seconds`.",
     ),
