@@ -204,7 +204,9 @@ def test_gateway_processes_are_replaced_on_request_and_nothing_else_is(fleet: Fl
 
     def stream() -> None:
         body = {"model": "m", "prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"{fleet.served.base}/v1/completions", json=body, trust_env=False) as answer:
+        with httpx.stream(
+            "POST", f"{fleet.served.base}/v1/completions", json=body, trust_env=False, timeout=60
+        ) as answer:
             for chunk in answer.iter_raw():
                 text.append(chunk)
                 streaming.set()

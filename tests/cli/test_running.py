@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.served import Served, wait_until
+from tests.e2e.served import Served, alive, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -48,10 +48,6 @@ def gateway(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]
 
 def states(served: Served) -> list[str]:
     return [worker["state"] for worker in served.status()["workers"]]
-
-
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_status_shows_the_fleet_to_people_and_programs(served: Served) -> None:
@@ -127,8 +123,8 @@ def test_metrics_and_worker_metrics_agree_with_the_client(served: Served) -> Non
     ).json()["usage"]
 
     assert 7 == usage["completion_tokens"]
-    wait_until(lambda: gateway_total() == gateway_before + 7, within_s=15, what="seven more on /metrics")
-    wait_until(lambda: worker_total() == worker_before + 7, within_s=15, what="seven more at the workers")
+    wait_until(lambda: gateway_total() == gateway_before + 7, within_s=60, what="seven more on /metrics")
+    wait_until(lambda: worker_total() == worker_before + 7, within_s=60, what="seven more at the workers")
 
 
 def test_a_killed_gateway_process_costs_no_connection_and_no_worker(served: Served) -> None:
@@ -140,7 +136,7 @@ def test_a_killed_gateway_process_costs_no_connection_and_no_worker(served: Serv
     os.kill(process["pid"], signal.SIGKILL)
     with_new_connections = [
         subprocess.run(
-            ["curl", "-sS", "--noproxy", "*", "--max-time", "30", f"{served.base}/v1/models"],
+            ["curl", "-sS", "--noproxy", "*", "--max-time", "60", f"{served.base}/v1/models"],
             capture_output=True,
             text=True,
         )
@@ -172,11 +168,10 @@ def test_running_streams_finish_when_the_gateway_is_asked_to_stop(tmp_path: Path
                     served.process.send_signal(signal.SIGTERM)
                 text += chunk
 
-        assert served.process.wait(30) == 0, served.output
+        assert served.ended(within_s=30) == 0, served.output
         assert text.endswith(b"data: [DONE]\n\n")
         assert b'"finish_reason":"length"' in text
         assert [] == alive(family)
-        served._reader.join(10)
         assert "no process left" in served.output.splitlines()[-1]
 
 
@@ -195,7 +190,7 @@ def test_the_next_gateway_adopts_what_a_killed_one_left(tmp_path: Path, after: s
         pids = worker_pids(state)
         family = first.family()
         os.kill(first.process.pid, signal.SIGKILL)
-        first.process.wait(10)
+        first.process.wait(30)
         with demo(state) as second:
             wait_until(lambda: first_states(second) == ["ready", "ready"], within_s=READY_S, what="two workers ready")
             if after != "at once":
@@ -217,10 +212,11 @@ def test_a_restarted_adopted_worker_is_another_process_and_its_log_goes_on(tmp_p
     with demo(state) as first:
         wait_until(lambda: first_states(first) == ["ready", "ready"], within_s=READY_S, what="two workers ready")
         os.kill(first.process.pid, signal.SIGKILL)
-        first.process.wait(10)
+        first.process.wait(30)
         with demo(state) as second:
             wait_until(lambda: first_states(second) == ["ready", "ready"], within_s=READY_S, what="two workers ready")
             before = second.status()["workers"][0]
+            old = tree(before["pid"])
             assert "Application startup complete" in gateway(second, "logs", "demo-0").stdout
             assert 0 == gateway(second, "workers", "restart", "demo-0").returncode
             wait_until(
@@ -231,7 +227,7 @@ def test_a_restarted_adopted_worker_is_another_process_and_its_log_goes_on(tmp_p
                 within_s=READY_S,
                 what="demo-0 ready as another process",
             )
-            assert not psutil.pid_exists(before["pid"])
+            wait_until(lambda: alive(old) == [], within_s=30, what="nothing left of the old process")
 
 
 def test_swept_workers_are_gone(tmp_path: Path) -> None:
@@ -244,7 +240,7 @@ def test_swept_workers_are_gone(tmp_path: Path) -> None:
         sockets = Path(json.loads((state / "supervisor.json").read_text())["socket"]).parent
         running = gateway(first, "sweep")
         os.kill(first.process.pid, signal.SIGKILL)
-        first.process.wait(10)
+        first.process.wait(30)
         first.environ["SERVICE_RESULT"] = "signal"
         crashed = gateway(first, "sweep", "--after-stop")
         left = alive(family)
@@ -281,7 +277,8 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def test_a_second_interrupt_does_not_wait_for_streams(tmp_path: Path) -> None:
-    """Twice Ctrl-C with a stream of minutes in flight: gone in seconds; the stream does not look complete."""
+    """Twice Ctrl-C with a stream of a minute in flight: it is not waited for, although the drain time is 25 s, and does
+    not look complete."""
     with demo(tmp_path / "state") as served:
         served.wait_ready(within_s=READY_S)
         family = served.family()
@@ -302,11 +299,11 @@ def test_a_second_interrupt_does_not_wait_for_streams(tmp_path: Path) -> None:
         reader.start()
         assert streaming.wait(30)
         served.process.send_signal(signal.SIGINT)
-        wait_until(lambda: "stopping (SIGINT)" in served.output, within_s=10, what="the first signal's line")
+        wait_until(lambda: "stopping (SIGINT)" in served.output, within_s=60, what="the first signal's line")
         served.process.send_signal(signal.SIGINT)
 
-        assert served.process.wait(15) == 0, served.output
-        reader.join(10)
+        assert served.ended(within_s=20) == 0, served.output
+        reader.join(30)
         assert b"[DONE]" not in b"".join(seen)
         assert [] == alive(family)
 
@@ -327,8 +324,7 @@ def test_an_interrupted_set_up_ends_with_130_and_without_children(tmp_path: Path
         family = served.family()
         served.process.send_signal(number)
 
-        assert served.process.wait(15) == 130, served.output
-        served._reader.join(10)
+        assert served.ended(within_s=60) == 130, served.output
         assert "gateway: interrupted during set-up" in served.output
         assert "Traceback" not in served.output
         assert [] == alive(family)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,12 +23,40 @@ CLOSED_PROXY = "http://127.0.0.1:9"
 """The discard port: nothing listens there, so whoever uses the proxy fails."""
 
 
+def free_ports(count: int) -> list[int]:
+    """
+    As many TCP ports of loopback that nobody uses right now.
+
+    Below those that systems give to outgoing connections and to servers that ask for any port: one of these would
+    otherwise have taken the port before the program it is meant for has started.
+    """
+    with ExitStack() as stack:
+        ports: list[int] = []
+        while len(ports) < count:
+            probe = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
+                ports.append(probe.getsockname()[1])
+        return ports
+
+
 def free_port() -> int:
-    """A TCP port of loopback that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One of them. Who needs two before the first is in use asks for both at once."""
+    (port,) = free_ports(1)
+    return port
+
+
+def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """
+    Those that still run. One that is dead and waits for its parent, or for the init process, to take note of it holds
+    nothing any more.
+    """
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def wait_until(
@@ -49,7 +79,7 @@ class Served:
     """
 
     def __init__(self, arguments: list[str], state: Path, *, environ: Mapping[str, str] | None = None) -> None:
-        self.port, self.admin_port = free_port(), free_port()
+        self.port, self.admin_port = free_ports(2)
         self.state = state
         self.base = f"http://127.0.0.1:{self.port}"
         self.admin = f"http://127.0.0.1:{self.admin_port}"
@@ -91,11 +121,11 @@ class Served:
                 except subprocess.TimeoutExpired:
                     self.process.kill()
         finally:
-            for member in family:
-                if member.is_running():
+            for member in alive(family):
+                with suppress(psutil.NoSuchProcess):
                     member.kill()
-            self._reader.join(10)
-            self.process.wait(10)
+            self._reader.join(30)
+            self.process.wait(30)
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.http.close()
@@ -134,7 +164,7 @@ class Served:
     def ended(self, *, within_s: float) -> int:
         """The exit code, once the process is gone and everything it printed has been read."""
         code = self.process.wait(within_s)
-        self._reader.join(10)
+        self._reader.join(30)
         return code
 
     def status(self) -> dict[str, Any]:

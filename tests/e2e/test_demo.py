@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.served import Served
+from tests.e2e.served import Served, alive
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -29,7 +29,7 @@ def test_the_demo_answers_without_an_engine_environment(tmp_path: Path) -> None:
         family = served.family()
         served.process.send_signal(signal.SIGTERM)
 
-        assert served.process.wait(30) == 0, served.output
+        assert served.ended(within_s=30) == 0, served.output
         assert "Paris" in answer.json()["choices"][0]["message"]["content"]
-        assert [process for process in family if process.is_running()] == []
+        assert [] == alive(family)
         assert not list(cache.glob("engines/*"))

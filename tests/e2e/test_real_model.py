@@ -17,7 +17,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from tests.e2e.served import Served, free_port, wait_until
+from tests.e2e.served import Served, alive, free_port, wait_until
 from tests.grafana.live import LivePrometheus
 from tests.grafana.observed import load_test
 from tests.grafana.reading import Target, every_target
@@ -228,8 +228,7 @@ def test_a_killed_api_server_takes_its_engine_along_and_comes_back_by_itself(ser
     assert ended.wait(60), "the client of the dead worker was left hanging"
     requester.join()
     wait_until(replaced, within_s=START_S, what="the worker READY again", context=lambda: served.output)
-    left = [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-    assert left == []
+    assert [] == alive(tree)
 
 
 def test_interrupting_stops_everything_within_30_seconds(served: Served) -> None:
@@ -238,6 +237,5 @@ def test_interrupting_stops_everything_within_30_seconds(served: Served) -> None
     served.process.send_signal(signal.SIGINT)
 
     assert served.ended(within_s=30) == 0, served.output
-    # One that is dead and waits for the init process to take note of it holds nothing.
-    assert [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+    assert [] == alive(family)
     assert "stopped" in served.output.splitlines()[-1].lower()

@@ -59,7 +59,7 @@ class LivePrometheus:
         self._folder = folder
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
-        self._http = httpx.Client(base_url=self.url, trust_env=False, timeout=20)
+        self._http = httpx.Client(base_url=self.url, trust_env=False, timeout=60)
         configuration = yaml.safe_load((FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
         configuration["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
         configuration["scrape_configs"] = [
@@ -100,7 +100,7 @@ class LivePrometheus:
             stderr=self._log,
             start_new_session=True,
         )
-        wait_until(self._ready, within_s=30, what="Prometheus ready", context=self.said)
+        wait_until(self._ready, within_s=120, what="Prometheus ready", context=self.said)
         return self
 
     def __exit__(
@@ -108,10 +108,10 @@ class LivePrometheus:
     ) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(20)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(30)
         self._log.close()
         self._http.close()
 

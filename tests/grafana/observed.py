@@ -62,7 +62,7 @@ def observed(folder: Path) -> Iterator[Observed]:
         served.wait_ready(within_s=60)
         wait_until(
             lambda: (prometheus.value('min(count_over_time(up{job!="loadtest"}[10s]))') or 0) >= 2,
-            within_s=30,
+            within_s=120,
             what="two scrapes of gateway and workers",
             context=prometheus.said,
         )
@@ -76,12 +76,12 @@ def observed(folder: Path) -> Iterator[Observed]:
             for times in range(1, 4):
                 traffic.break_worker()
                 wait_until(
-                    partial(_ready_again, served, "frail-0", times), within_s=30, what=f"frail-0 back after end {times}"
+                    partial(_ready_again, served, "frail-0", times), within_s=60, what=f"frail-0 back after end {times}"
                 )
             traffic.command("demo-1", "drain")
             wait_until(
                 lambda: prometheus.value('gateway_worker_state{worker="demo-1", state="draining"}') == 1,
-                within_s=10,
+                within_s=60,
                 what="demo-1 draining, in Prometheus",
             )
             traffic.command("demo-1", "start")
@@ -90,7 +90,7 @@ def observed(folder: Path) -> Iterator[Observed]:
                 lambda: all(
                     prometheus.value(f'ALERTS{{alertname="{alert}", alertstate="firing"}}') for alert in FIRING
                 ),
-                within_s=30,
+                within_s=120,
                 what=f"firing: {FIRING}",
                 context=lambda: "\n".join(map(str, prometheus.answer(Target("", "", f"ALERTS or {BEHIND}", True)))),
             )
@@ -99,7 +99,7 @@ def observed(folder: Path) -> Iterator[Observed]:
                     (prometheus.value("min(count_over_time(up[8s]))") or 0) >= 4
                     and prometheus.value('up{job="loadtest"}') == 1
                 ),
-                within_s=60,
+                within_s=180,
                 what="four scrapes of every target",
                 context=lambda: prometheus.said() + load.said(),
             )
@@ -144,7 +144,7 @@ def load_test(served: Served, folder: Path, metrics_port: int, *load: str, key: 
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(15)
+                process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from tests.e2e.served import free_port, wait_until
+from tests.e2e.served import alive, free_ports, wait_until
 from tests.grafana.live import LivePrometheus, Series
 from tests.grafana.observed import FIRING, Observed, observed
 from tests.grafana.pictures import draw
@@ -24,7 +24,7 @@ from tests.grafana.reading import ROOT, dashboards, every_target, panel_targets,
 from tests.grafana.replay import RELEASES, replaying
 from tests.prometheus.promtool import promtool
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 REPLAYED = {
     "engines: External prefix cache hits A": "vllm-0.32-cpu",
@@ -172,7 +172,7 @@ def test_the_gateways_own_metrics_pass_promtool(seen: Observed) -> None:
 
 def test_observe_shows_a_running_gateway_until_it_is_interrupted(seen: Observed, tmp_path: Path) -> None:
     """Its Prometheus scrapes the gateway and every worker; Grafana is started provisioned; Ctrl-C ends both."""
-    port, grafana_port = free_port(), free_port()
+    port, grafana_port = free_ports(2)
     told = tmp_path / "told"
     fake = tmp_path / "bin" / "grafana"
     fake.parent.mkdir()
@@ -199,11 +199,11 @@ def test_observe_shows_a_running_gateway_until_it_is_interrupted(seen: Observed,
             assert line, said
             said += line
         family = psutil.Process(process.pid).children(recursive=True)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as http:
             wait_until(
-                partial(all_up, http, 1 + 6), within_s=30, what="gateway and six workers up", context=lambda: said
+                partial(all_up, http, 1 + 6), within_s=120, what="gateway and six workers up", context=lambda: said
             )
-        wait_until(told.exists, within_s=10, what="Grafana started")
+        wait_until(told.exists, within_s=60, what="Grafana started")
         process.send_signal(signal.SIGINT)
 
         assert 0 == process.wait(30)
@@ -216,7 +216,7 @@ def test_observe_shows_a_running_gateway_until_it_is_interrupted(seen: Observed,
     assert (
         f"GF_PATHS_PROVISIONING={tmp_path / 'kept' / 'provisioning'}" in told.read_text(encoding="utf-8").splitlines()
     )
-    assert [] == [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert [] == alive(family)
 
 
 def all_up(http: httpx.Client, number: int) -> bool:

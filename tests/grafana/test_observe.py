@@ -16,7 +16,7 @@ import yaml
 
 from grafana.observe import NoGateway, Options, final_block, main, prometheus_configuration, require_gateway
 from grafana.server import find_grafana, grafana_environment, write_provisioning
-from tests.e2e.served import free_port, wait_until
+from tests.e2e.served import alive, free_port, free_ports, wait_until
 from tests.grafana.reading import FOLDER, ROOT
 
 PROVISIONING = ROOT / "grafana" / "provisioning"
@@ -161,11 +161,11 @@ def test_a_closed_terminal_leaves_no_prometheus_behind(tmp_path: Path, number: s
     """Its programs have sessions of their own, so nobody else ends them, and their port would stay in use."""
     program = executable(tmp_path / "bin" / "prometheus")
     program.write_text(STAND_IN.format(python=sys.executable), encoding="utf-8")
-    admin = free_port()
+    admin, prometheus = free_ports(2)
     health = subprocess.Popen([program, f"--web.listen-address=127.0.0.1:{admin}"], stderr=subprocess.DEVNULL)
     command = [
         *("env", f"--default-signal={number.name.removeprefix('SIG')}", sys.executable, "-m", "grafana.observe"),
-        *("--admin", f"http://127.0.0.1:{admin}", "--prometheus-port", str(free_port()), "--folder", str(tmp_path)),
+        *("--admin", f"http://127.0.0.1:{admin}", "--prometheus-port", str(prometheus), "--folder", str(tmp_path)),
     ]
     environ = {**os.environ, "PATH": f"{program.parent}:/usr/bin:/bin"}
     try:
@@ -182,7 +182,7 @@ def test_a_closed_terminal_leaves_no_prometheus_behind(tmp_path: Path, number: s
 
     assert 1 == len(children)
     assert 0 == code
-    assert not any(child.is_running() for child in children)
+    assert [] == alive(children)
 
 
 def listens(port: int) -> bool:

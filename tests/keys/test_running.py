@@ -18,8 +18,8 @@ from tests.e2e.served import Served, wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 READY_S = 60
-FOLLOWED_S = 5.0
-"""Five times the promise of about a second."""
+FOLLOWED_S = 30.0
+"""The promise is about a second, on a machine that has nothing else to do."""
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_keys_come_and_go_while_the_gateway_runs(configuration: Path, tmp_path: 
         assert (429, "1") == (busy.status_code, busy.headers["retry-after"])
         assert ("requests", "rate_limit_exceeded") == (busy.json()["error"]["type"], busy.json()["error"]["code"])
         wait_until(lambda: ask(served, secret).status_code == 200, within_s=FOLLOWED_S, what="the slot back")
-        wait_until(lambda: rejections(served) >= 1, within_s=15, what="the rejection counted")
+        wait_until(lambda: rejections(served) >= 1, within_s=FOLLOWED_S, what="the rejection counted")
 
         listed = gateway(served, "keys", "list", "--json").stdout
         assert ["acme", "another"] == [entry["name"] for entry in json.loads(listed)]
@@ -158,8 +158,7 @@ def test_a_damaged_file_keeps_the_running_gateway_as_it_is(configuration: Path, 
             assert "Traceback" not in done.stderr
         assert good[:40] == file.read_bytes()
     with Served(["-c", str(configuration)], state) as second:
-        assert 3 == second.process.wait(60)
-        second._reader.join(10)
+        assert 3 == second.ended(within_s=60), second.output
         assert str(file) in second.output
 
 
@@ -169,8 +168,7 @@ def test_a_public_address_opens_with_a_key_and_not_without(configuration: Path, 
     # Not recognisably loopback, so it counts as public; yet no network reaches it.
     public = {"GATEWAY_HOST": "127.1"}
     with Served(["-c", str(configuration)], state, environ=public) as refused:
-        assert 2 == refused.process.wait(60), refused.output
-        refused._reader.join(10)
+        assert 2 == refused.ended(within_s=60), refused.output
         assert "gateway keys create" in refused.output
         secret = gateway(refused, "keys", "create", "acme").stdout.strip()
     with Served(["-c", str(configuration)], state, environ=public) as served:

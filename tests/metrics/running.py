@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.fleet_file import FleetFile
 from tests.e2e.served import wait_until
 
-LONG_S = 30.0
+LONG_S = 60.0
 
 Key = tuple[str, frozenset[tuple[str, str]]]
 

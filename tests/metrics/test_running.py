@@ -22,7 +22,7 @@ from tests.metrics.running import LONG_S, Key, Running
 from tests.proxy.raw_client import RawConnection, chat, connect, post, request
 from tests.tracing.collector import Collector
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 CHAT = "/v1/chat/completions"
 ABUSES = 10_000
@@ -247,7 +247,7 @@ async def abuse(port: int) -> None:
                 if answer.header("connection") == "close":
                     client = None
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(100), asyncio.TaskGroup() as group:
         for _ in range(CLIENTS):
             group.create_task(one_client(ABUSES // CLIENTS))
 

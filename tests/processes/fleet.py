@@ -29,7 +29,7 @@ from loadtest.servers.simulation.options import SimulatorOptions
 from loadtest.servers.simulator import serving
 from tests.control.fakes import Fleet as FakeFleet
 from tests.control.fakes import NoAdmin, RecordingWatcher, spec
-from tests.e2e.served import free_port
+from tests.e2e.served import free_ports
 from tests.proxy.raw_client import RawConnection, connect
 
 
@@ -45,10 +45,11 @@ QUICK = SimulatorOptions(itl_ms=5, itl_ms_per_seq=0, prefill_ms_per_token=0)
 
 def configured(processes: int, **top: Any) -> Settings:
     """One model, and ports of its own."""
+    public, admin = free_ports(2)
     document: dict[str, Any] = {
         "models": {MODEL: {"model": "some/model", **top.pop("model", {})}},
-        "listen": {"port": free_port()},
-        "admin": {"port": free_port()},
+        "listen": {"port": public},
+        "admin": {"port": admin},
         "processes": processes,
         "drain_timeout_s": 20,
     }

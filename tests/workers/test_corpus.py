@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.served import Served, free_port, wait_until
+from tests.e2e.served import Served, alive, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -54,11 +54,8 @@ def states(served: Served) -> dict[str, str]:
 def ask(served: Served, **more: object) -> tuple[int, dict[str, Any], float]:
     """One small request: status, body, seconds."""
     began_s = time.monotonic()
-    answer = httpx.post(
-        f"{served.base}/v1/completions",
-        json={"model": "sim", "prompt": "hello", "max_tokens": 2, **more},
-        timeout=60,
-        trust_env=False,
+    answer = served.http.post(
+        f"{served.base}/v1/completions", json={"model": "sim", "prompt": "hello", "max_tokens": 2, **more}
     )
     return answer.status_code, answer.json(), time.monotonic() - began_s
 
@@ -74,11 +71,11 @@ models:
   sim:
     workers: [{{url: "http://127.0.0.1:{hanging}"}}, {{url: "http://127.0.0.1:{healthy}"}}]
     timeouts: {{first_byte_s: {FIRST_BYTE_S}, first_token_s: {FIRST_BYTE_S}}}
-watch: {{probe_interval_s: 2, probe_timeout_s: 2, probe_misses: 2}}
+watch: {{probe_interval_s: 2, probe_timeout_s: 5, probe_misses: 2}}
 """
         with Served(configuration(tmp_path, text), tmp_path / "state") as served:
             served.wait_ready(within_s=60)
-            wait_until(lambda: set(states(served).values()) == {"ready"}, within_s=30, what="both workers ready")
+            wait_until(lambda: set(states(served).values()) == {"ready"}, within_s=60, what="both workers ready")
             assert [200] * 10 == [ask(served)[0] for _ in range(10)]
             server.suspend()
             with ThreadPoolExecutor(8) as pool:
@@ -92,11 +89,11 @@ watch: {{probe_interval_s: 2, probe_timeout_s: 2, probe_misses: 2}}
                 assert FIRST_BYTE_S <= took_s < FIRST_BYTE_S * 5
             assert max(good) < FIRST_BYTE_S
             wait_until(
-                lambda: sorted(states(served).values()) == ["ready", "unhealthy"], within_s=30, what="it taken out"
+                lambda: sorted(states(served).values()) == ["ready", "unhealthy"], within_s=60, what="it taken out"
             )
             assert [200] * 20 == [ask(served)[0] for _ in range(20)]
             server.resume()
-            wait_until(lambda: set(states(served).values()) == {"ready"}, within_s=30, what="it back in rotation")
+            wait_until(lambda: set(states(served).values()) == {"ready"}, within_s=60, what="it back in rotation")
 
 
 def slow_fleet(tmp_path: Path, *, drain_s: float) -> list[str]:
@@ -127,11 +124,11 @@ def test_c47_a_stop_lets_live_streams_finish(tmp_path: Path) -> None:
         served.wait_ready(within_s=60)
         idle = httpx.Client(trust_env=False, timeout=30)
         assert 200 == idle.get(f"{served.base}/ready").status_code
-        with served.http.stream("POST", f"{served.base}/v1/completions", json={**STREAM, "max_tokens": 80}) as stream:
+        with served.http.stream("POST", f"{served.base}/v1/completions", json={**STREAM, "max_tokens": 120}) as stream:
             lines = stream.iter_lines()
             received = [next(lines)]
             served.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: served.status()["draining"], within_s=10, what="draining")
+            wait_until(lambda: served.status()["draining"], within_s=30, what="draining", context=lambda: served.output)
             refused = refusal(idle, served)
             received += lines
         family = served.family()
@@ -142,7 +139,7 @@ def test_c47_a_stop_lets_live_streams_finish(tmp_path: Path) -> None:
     assert "[DONE]" == events[-1]
     choices = [choice for event in events[:-1] for choice in json.loads(event)["choices"]]
     assert "length" == choices[-1]["finish_reason"]
-    assert [] == [process for process in family if process.is_running()]
+    assert [] == alive(family)
 
 
 def test_c47_answers_during_a_stop_end_their_connection(tmp_path: Path) -> None:
@@ -151,10 +148,10 @@ def test_c47_answers_during_a_stop_end_their_connection(tmp_path: Path) -> None:
         served.wait_ready(within_s=60)
         kept = httpx.Client(trust_env=False, timeout=30)
         assert 200 == kept.get(f"{served.base}/ready").status_code
-        with served.http.stream("POST", f"{served.base}/v1/completions", json={**STREAM, "max_tokens": 60}) as stream:
+        with served.http.stream("POST", f"{served.base}/v1/completions", json={**STREAM, "max_tokens": 120}) as stream:
             next(stream.iter_lines())
             served.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: served.status()["draining"], within_s=10, what="draining")
+            wait_until(lambda: served.status()["draining"], within_s=30, what="draining", context=lambda: served.output)
             refused = refusal(kept, served)
             kept.close()
     assert refused in {"503 close", "no connection"}
@@ -168,7 +165,7 @@ def refusal(client: httpx.Client, served: Served) -> str:
         answers.append(late_request(client, served))
         return not answers[-1].startswith("200")
 
-    wait_until(refused, within_s=10, what="a refused request", context=lambda: served.output)
+    wait_until(refused, within_s=30, what="a refused request", context=lambda: served.output)
     return answers[-1]
 
 
@@ -204,10 +201,10 @@ def test_c47_a_second_signal_forces_the_end(tmp_path: Path) -> None:
             next(stream.iter_lines())
             family = served.family()
             served.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: served.status()["draining"], within_s=10, what="draining")
+            wait_until(lambda: served.status()["draining"], within_s=30, what="draining", context=lambda: served.output)
             served.process.send_signal(signal.SIGTERM)
-            served.process.wait(20)
-    assert [] == [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+            served.process.wait(60)
+    assert [] == alive(family)
 
 
 def test_c47_a_worker_is_out_of_rotation_before_it_is_stopped(tmp_path: Path) -> None:
@@ -223,13 +220,13 @@ engines:
 """
     with Served(configuration(tmp_path, text), tmp_path / "state") as served:
         served.wait_ready(within_s=60)
-        wait_until(lambda: set(states(served).values()) == {"ready"}, within_s=30, what="both workers ready")
+        wait_until(lambda: set(states(served).values()) == {"ready"}, within_s=60, what="both workers ready")
         streams = []
         with ThreadPoolExecutor(4) as pool:
             streams = [pool.submit(whole_stream, served) for _ in range(4)]
             wait_until(
                 lambda: all(worker["in_flight"] for worker in served.status()["workers"]),
-                within_s=20,
+                within_s=60,
                 what="streams on both workers",
             )
             command = [sys.executable, "-m", "gateway", "workers", "stop", "sim-0"]
@@ -240,8 +237,8 @@ engines:
 
 
 def whole_stream(served: Served) -> str:
-    """The last event of a stream of four seconds."""
+    """The last event of a stream of eight seconds."""
     with httpx.stream(
-        "POST", f"{served.base}/v1/completions", json={**STREAM, "max_tokens": 80}, timeout=60, trust_env=False
+        "POST", f"{served.base}/v1/completions", json={**STREAM, "max_tokens": 160}, timeout=60, trust_env=False
     ) as stream:
         return [line.removeprefix("data: ") for line in stream.iter_lines() if line][-1]
