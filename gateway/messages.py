@@ -82,6 +82,31 @@ class LoadReport(msgspec.Struct, frozen=True, tag="load_report"):
     connections: int = 0
 
 
+class Lines:
+    """
+    Received bytes as the lines they are, however they were cut. `unfinished`: bytes after the last line's end.
+
+    Each byte is looked at once: one that sends a long line in small pieces costs no more than another.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.unfinished = 0
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """The lines that are whole now, without their ends."""
+        first, *others = received.split(b"\n")
+        self._pieces.append(first)
+        self.unfinished += len(first)
+        if not others:
+            return []
+        *whole, rest = others
+        lines = [b"".join(self._pieces), *whole]
+        self._pieces = [rest]
+        self.unfinished = len(rest)
+        return lines
+
+
 ToGateway = Configure | Snapshot | Drain
 ToSupervisor = Hello | WorkerFailure | LoadReport
 

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import msgspec
 
 from gateway.errors import GatewayError
-from gateway.messages import Configure, Drain, Snapshot, ToSupervisor, decode_to_supervisor, encode
+from gateway.messages import Configure, Drain, Lines, Snapshot, ToSupervisor, decode_to_supervisor, encode
 from gateway.types import FleetSnapshot
 
 MAX_LINE_BYTES = 1024 * 1024
@@ -108,7 +108,7 @@ class Channel:
         return True
 
     async def _receive_all(self) -> None:
-        buffer = bytearray()
+        lines = Lines()
         while True:
             try:
                 received = self._socket.recv(_READ_BYTES)
@@ -119,13 +119,10 @@ class Channel:
                 return
             if not received:
                 return
-            buffer += received
-            *lines, rest = buffer.split(b"\n")
-            if len(rest) > MAX_LINE_BYTES:
+            for line in lines.feed(received):
+                self._deliver(line)
+            if lines.unfinished > MAX_LINE_BYTES:
                 raise ChannelBroken(f"the gateway process sent a line of more than {MAX_LINE_BYTES} bytes")
-            buffer = rest
-            for line in lines:
-                self._deliver(bytes(line))
             # One that writes without end must not keep the loop from everything else.
             await anyio.lowlevel.checkpoint()
 

@@ -20,6 +20,7 @@ from gateway.messages import (
     Configure,
     Drain,
     Hello,
+    Lines,
     LoadReport,
     Snapshot,
     ToGateway,
@@ -50,7 +51,7 @@ class SupervisorLink:
         end.setblocking(False)
         self._socket = end
         self._clock = clock
-        self._buffer = b""
+        self._received = Lines()
         self._lines: deque[bytes] = deque()
         self._waiting: deque[bytes] = deque()
         self._newest_report: LoadReport | None = None
@@ -214,8 +215,7 @@ class SupervisorLink:
                 return None
             if not received:
                 return None
-            *lines, self._buffer = (self._buffer + received).split(b"\n")
-            self._lines.extend(lines)
+            self._lines.extend(self._received.feed(received))
         return self._lines.popleft()
 
     def _queue(self, line: bytes) -> None:
