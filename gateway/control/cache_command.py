@@ -65,12 +65,12 @@ def cache_command(cache_of: Callable[[], Path], console_of: Callable[[], Console
                 raise ConfigurationError("gateway cache --prune asks before it removes; where nobody can answer: --yes")
             if not typer.confirm(f"Remove what is not used ({size})?"):
                 return
-        _remove(folder, unused)
+        remove_all(folder, unused)
 
     return cache
 
 
-def _remove(folder: Path, unused: Sequence[Entry]) -> None:
+def remove_all(folder: Path, unused: Sequence[Entry]) -> None:
     """Remove these, and say so one by one."""
     removed: list[Entry] = []
     try:

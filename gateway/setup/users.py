@@ -68,7 +68,8 @@ class Holds:
             if folder in self._held:
                 return
             try:
-                descriptor = _opened(folder)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = _opened(folder, os.O_CREAT)
                 self._stack.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             except OSError as problem:
@@ -83,7 +84,7 @@ class Holds:
 @contextmanager
 def without_users(folder: Path) -> Iterator[bool]:
     """Whether no gateway uses the folder; if so, none begins to inside the block. Raises OSError."""
-    descriptor = _opened(key_of(folder))
+    descriptor = _opened(key_of(folder), os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,7 +99,7 @@ def without_users(folder: Path) -> Iterator[bool]:
 def has_users(folder: Path) -> bool:
     """Whether some gateway uses the folder. Changes nothing. Raises OSError."""
     try:
-        descriptor = os.open(_users_file(key_of(folder)), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _opened(key_of(folder))
     except FileNotFoundError:
         return False
     try:
@@ -128,14 +129,18 @@ def processes_in(folders: Sequence[Path]) -> Mapping[Path, tuple[int, ...]]:
     return {folder: tuple(pids) for folder, pids in found.items()}
 
 
-def _opened(folder: Path) -> int:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # For reading: enough to lock it, and possible where it exists and nothing can be written.
-    return os.open(_users_file(folder), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _users_file(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".users")
+def _opened(folder: Path, more: int = 0) -> int:
+    """
+    Its users' file. For writing where that is possible, without which NFS gives no exclusive lock; else for reading,
+    which is enough elsewhere: the file may be another user's, who looked after the cache once.
+    """
+    path = folder.with_name(folder.name + ".users")
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | more, 0o644)
+    except OSError as problem:
+        if problem.errno not in _READ_ONLY:
+            raise
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | more, 0o644)
 
 
 def _mentions(folder: Path) -> re.Pattern[str]:

@@ -208,6 +208,25 @@ def test_a_cache_that_cannot_be_written_is_used_all_the_same(tmp_path: Path, mon
             holds.hold(tmp_path / "engines" / "one")
 
 
+def test_a_users_file_of_another_user_is_locked_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an administrator, say, who has pruned this cache before."""
+    old = built(tmp_path / "engines" / "old")
+    with without_users(old) as free:
+        assert free
+    opened = os.open
+
+    def not_ours(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(users.os, "open", not_ours)
+    with Holds(tmp_path) as holds:
+        holds.hold(old)
+
+        assert {"old": Use.A_GATEWAY} == uses(tmp_path)
+
+
 @pytest.mark.integration
 def test_what_a_process_was_started_with_stays(tmp_path: Path) -> None:
     """Workers that outlive a killed gateway hold no lock. A neighbour with a longer name is not meant."""
