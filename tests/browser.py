@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from gateway.setup.light import checkout
 from gateway.setup.progress import ProgressPrinter
@@ -42,9 +42,14 @@ _COLOURS = """() => {
 }"""
 
 
+PATIENCE_MS = 30_000
+"""How long an expectation of a page may take to come true; Playwright's own five seconds are few on a busy machine."""
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Chromium from the machine or unpacked by this project."""
+    expect.set_options(timeout=PATIENCE_MS)
     found = ensure_program("chromium", checkout(), os.environ, ProgressPrinter(sys.stderr))
     environ = {**os.environ, **found.environ}
     with sync_playwright() as driver:
@@ -66,6 +71,7 @@ def page_of(browser: Browser, *, width: int, scheme: str = "light") -> Iterator[
         viewport={"width": width, "height": 900}, color_scheme="dark" if scheme == "dark" else "light"
     )
     page = context.new_page()
+    page.set_default_timeout(2 * PATIENCE_MS)
     wrong: list[str] = []
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))

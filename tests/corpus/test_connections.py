@@ -174,10 +174,10 @@ async def test_c40_an_idle_client_is_served_again(relay: Relay, idle_s: float) -
 
 async def test_c40_only_idle_connections_are_closed(relay: Relay) -> None:
     """A stream longer than the keep-alive time is whole; afterwards the idle connection ends with FIN."""
-    script = scripts.stream([*EVENTS[:2], Sleep(0.25), *EVENTS[2:]])
+    script = scripts.stream([*EVENTS[:2], Sleep(0.5), *EVENTS[2:]])
     async with (
         FaultServer(script) as worker,
-        relay(worker, keep_alive_s=0.1) as gate,
+        relay(worker, keep_alive_s=0.4) as gate,
         connect(gate.port) as client,
     ):
         for _ in range(2):

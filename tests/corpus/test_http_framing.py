@@ -141,14 +141,14 @@ async def test_c31_pipelined_requests_outlive_the_keep_alive_time(relay: Relay, 
     gates = [(Gate(f"go{index}"), *scripts.chat_json(f"answer {index}")) for index in range(count)]
     async with (
         FaultServer(*gates) as worker,
-        relay(worker, keep_alive_s=0.05) as gate,
+        relay(worker, keep_alive_s=0.3) as gate,
         connect(gate.port) as client,
     ):
         client.send(post(CHAT, chat(stream=False)) * count)
         for index in range(count):
             await worker.request(index)
             # Longer than the keep-alive time: what must not fire could fire now.
-            await asyncio.sleep(0.1 if index in (1, count - 1) else 0)
+            await asyncio.sleep(0.4 if index in (1, count - 1) else 0)
             worker.release(f"go{index}")
             answer = await client.answer()
 
@@ -160,14 +160,14 @@ async def test_c31_a_request_right_behind_another_outlives_the_keep_alive_time(r
     """Not pipelined but quick: the timer armed by the first answer is disarmed by the second request."""
     async with (
         FaultServer(scripts.chat_json(), (Gate("go"), *scripts.chat_json())) as worker,
-        relay(worker, keep_alive_s=0.05) as gate,
+        relay(worker, keep_alive_s=0.3) as gate,
         connect(gate.port) as client,
     ):
         client.send(post(CHAT, chat(stream=False)))
         assert (await client.answer()).status == 200
         client.send(post(CHAT, chat(stream=False)))
         await worker.request(1)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)
         worker.release("go")
 
         assert (await client.answer()).status == 200

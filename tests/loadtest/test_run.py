@@ -43,7 +43,7 @@ async def loadtest(url: str, results: Path, *flags: str) -> tuple[int, RunResult
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, **proxies},
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    output, _ = await asyncio.wait_for(process.communicate(), 100)
     assert process.returncode is not None
     folders = [results / name for name in names_in(results) if name.startswith("chat-")]
     return process.returncode, read_result(folders[-1]) if folders else None, output.decode()
@@ -84,7 +84,7 @@ async def test_a_run_loses_no_stream_and_agrees_with_the_server(
     assert code in (0, INVALID), output
     result = assert_balanced(stored)
     ledger = result.ledger
-    assert ledger.ok == ledger.scheduled == sum(counts.success.values()) > 4
+    assert ledger.ok == ledger.scheduled == sum(counts.success.values()) >= 4
     assert ledger.output_tokens == counts.generation_tokens
     assert ledger.prompt_tokens == counts.prompt_tokens
     assert [sample.running >= 0 for sample in result.server][:1] == [True], "the server's own figures beside ours"
@@ -133,9 +133,10 @@ async def test_failures_are_named_counted_and_decide_the_exit_code(tmp_path: Pat
     def answer(request: RecordedRequest) -> Script:
         if request.method == "GET":
             return models
-        return error if request.index % 3 == 0 else (*good,)
+        # The model list is the first request. Of those that follow the second is the first to fail.
+        return error if request.index % 3 == 2 else (*good,)
 
-    flags = ("--users", "1", "--duration", "0.5s", *QUICK)
+    flags = ("--users", "1", "--duration", "1.5s", *QUICK)
     async with FaultServer(answer) as server:
         strict = await loadtest(server.url, tmp_path / "strict", *flags)
     async with FaultServer(answer) as server:
@@ -187,7 +188,7 @@ async def test_an_interrupt_ends_the_run_early_and_loses_no_stream(tmp_path: Pat
     def answer(request: RecordedRequest) -> Script:
         return models if request.method == "GET" else held
 
-    async with asyncio.timeout(30), FaultServer(answer) as server:
+    async with asyncio.timeout(100), FaultServer(answer) as server:
         flags = ("--users", "2", "--duration", "1h", "--processes", str(processes), "--results", str(tmp_path), *QUICK)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadtest", "--target", server.url, *flags),
@@ -212,7 +213,7 @@ async def test_a_lost_load_process_is_exit_code_5_and_no_result(tmp_path: Path) 
     def answer(request: RecordedRequest) -> Script:
         return models if request.method == "GET" else scripts.never_answers()
 
-    async with asyncio.timeout(30), FaultServer(answer) as server:
+    async with asyncio.timeout(100), FaultServer(answer) as server:
         flags = ("--users", "2", "--duration", "1h", "--processes", "2", "--results", str(tmp_path), *QUICK)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadtest", "--target", server.url, *flags),
@@ -280,7 +281,7 @@ async def test_the_result_on_standard_output_is_json_alone(tmp_path: Path) -> No
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        output, _ = await asyncio.wait_for(process.communicate(), 60)
+        output, _ = await asyncio.wait_for(process.communicate(), 100)
     value: dict[str, Any] = json.loads(output)
 
     assert value["settings"]["scenario"] == "chat"

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.fleet_file import SIMULATOR, model
 from tests.e2e.served import Served
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 REQUESTS = 200
 """Their lines are more than twice what a pipe holds (64 KiB)."""
@@ -54,7 +54,7 @@ def test_a_pipe_that_nobody_reads_delays_no_request_and_no_stop(tmp_path: Path) 
             assert 200 == answer.status_code
         samples = served.http.get(f"{served.admin}/metrics").text
         served.process.send_signal(signal.SIGTERM)
-        code = served.process.wait(30)
+        code = served.process.wait(60)
         assert served.process.stderr is not None
         lines = served.process.stderr.read().splitlines()
         served.process.stderr.close()

@@ -98,6 +98,6 @@ def fake(tmp_path: Path) -> Iterator[FakeMachine]:
     for program in machine.started:
         if program.poll() is None:
             os.killpg(program.pid, signal.SIGKILL)
-        program.wait(10)
+        program.wait(60)
         assert program.stdout is not None
         program.stdout.close()

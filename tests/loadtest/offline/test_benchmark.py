@@ -22,6 +22,7 @@ from loadtest.offline.benchmark import BEST_BATCH, ONE_BY_ONE, VLLM, OfflinePlan
 from loadtest.offline.cli import build_parser, engine_environment, main, make_plan
 from loadtest.offline.engine_process import WORKER, EngineError, EngineName, EngineProcess
 from loadtest.offline.output import offline_json, print_offline
+from tests.e2e.served import alive
 
 PLAN = OfflinePlan("model", prompts=6, output_tokens=4, one_by_one=2, batches=(2, 4, 99), repeats=3)
 
@@ -239,7 +240,8 @@ def test_a_terminated_benchmark_leaves_no_engine_behind(tmp_path: Path) -> None:
     while not (pid_file.exists() and pid_file.read_text().endswith("\n")):
         assert process.poll() is None
         pause.wait(0.05)
+    fake = psutil.Process(int(pid_file.read_text()))
     process.terminate()
 
     assert 130 == process.wait(60)
-    assert not psutil.pid_exists(int(pid_file.read_text()))
+    assert [] == alive([fake])

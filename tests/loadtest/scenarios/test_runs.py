@@ -44,7 +44,7 @@ async def run(url: str, results: Path, *flags: str) -> tuple[RunResult, str]:
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "NO_PROXY": "127.0.0.1"},
     )
-    output = (await asyncio.wait_for(process.communicate(), 60))[0].decode()
+    output = (await asyncio.wait_for(process.communicate(), 100))[0].decode()
     assert process.returncode in (0, INVALID), output
     (folder,) = os.listdir(results)
     return read_result(results / folder), output
