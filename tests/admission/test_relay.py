@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -271,33 +272,33 @@ async def test_a_restarting_worker_is_waited_for_in_line(gateway: Gateway) -> No
 
 async def test_a_storm_with_departures_leaves_nothing_behind(gateway: Gateway) -> None:
     """Three hundred clients, a third of which leave at random moments, at four permits: every stayer is served whole,
-    and every count is zero afterwards."""
+    and every count is zero afterwards. Who leaves before the request has been read has asked nothing."""
     chance = random.Random(4)
     script: Any = scripts.chat_stream()
 
-    async def client(served: Served) -> bool:
+    async def client(served: Served) -> str:
         leaves = chance.random() < 0.33
         async with connect(served.port) as connection:
             connection.send(post(CHAT, chat()))
             if leaves:
                 await asyncio.sleep(chance.uniform(0, 0.2))
                 connection.reset()
-                return True
+                return "left"
             answer = await connection.answer()
-            return answer.status == 200 and answer.body.endswith(frames.DONE)
+            return "served" if answer.status == 200 and answer.body.endswith(frames.DONE) else "failed"
 
     async with (
         asyncio.timeout(60),
         FaultServer(script) as worker,
         gateway(worker, permits={"sim": 4}) as served,
     ):
-        done = await asyncio.gather(*(client(served) for _ in range(300)))
+        done = Counter(await asyncio.gather(*(client(served) for _ in range(300))))
         await served.idle()
 
-        assert all(done)
-        assert 300 == len(served.records.finished_records)
-        outcomes = {record.outcome for record in served.records.finished_records}
-        assert outcomes <= {Outcome.OK, Outcome.CLIENT_CLOSED}
+        assert {"left", "served"} == done.keys()
+        outcomes = Counter(record.outcome for record in served.records.finished_records)
+        assert done["served"] <= outcomes[Outcome.OK] <= outcomes.total() <= 300
+        assert outcomes.keys() <= {Outcome.OK, Outcome.CLIENT_CLOSED}
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.processes.fleet import Fleet, configured, fleet, until
 pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.timeout(120)]
 
 STREAMS = 32
-TOKENS = 250
+TOKENS = 500
 """At 5 ms each the streams last while the process is killed, and the next one starts in its place."""
 
 
@@ -76,7 +76,7 @@ async def test_the_permits_of_a_killed_process_are_back(tmp_path: Path) -> None:
     ):
         running, waiting = [Asked() for _ in range(8)], [Asked() for _ in range(8)]
         async with asyncio.TaskGroup() as group:
-            streams = [group.create_task(long_stream(gateway.port, one, 20 * TOKENS)) for one in running]
+            streams = [group.create_task(long_stream(gateway.port, one, 10 * TOKENS)) for one in running]
             await until(lambda: all(one.tokens for one in running))
             for one in waiting:
                 group.create_task(long_stream(gateway.port, one, 1))
