@@ -52,7 +52,7 @@ async def test_messages_go_out_before_a_waiting_snapshot_and_in_order(pair: Pair
     pair.channel.send_snapshot(fleet(1))
     pair.channel.send(configure)
     pair.channel.send(Drain(deadline_s=3))
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(pair.channel.run)
             sent = await pair.read(3)
@@ -65,7 +65,7 @@ async def test_of_waiting_snapshots_only_the_newest_is_sent(pair: Pair) -> None:
     """A reader that was slow gets the present, not the past, and a late older version never replaces a newer one."""
     for version in (1, 2, 5, 4):
         pair.channel.send_snapshot(fleet(version))
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(pair.channel.run)
             (first,) = await pair.read(1)
@@ -95,7 +95,7 @@ async def test_a_reader_that_never_reads_neither_blocks_nor_grows_the_supervisor
 async def test_messages_are_delivered_in_order_however_they_are_cut(pair: Pair) -> None:
     """Bytes arrive one by one or many lines at once; the messages are the same."""
     lines = b"".join(encode(Hello(pid=pid)) for pid in range(20))
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(pair.channel.run)
             for byte in lines[:60]:
@@ -115,7 +115,7 @@ async def test_messages_are_delivered_in_order_however_they_are_cut(pair: Pair) 
 async def test_what_is_no_message_to_the_supervisor_breaks_the_channel(pair: Pair, line: bytes) -> None:
     """Nothing is guessed: the process is to be replaced, and nothing of the line is delivered."""
     pair.theirs.send(line)
-    with anyio.fail_after(10), pytest.raises(ChannelBroken):
+    with anyio.fail_after(30), pytest.raises(ChannelBroken):
         await pair.channel.run()
 
     assert [] == pair.received
@@ -141,5 +141,5 @@ async def test_the_other_end_closing_ends_run_without_an_error(pair: Pair) -> No
     """A process that exits is no protocol error, also while something waits to be sent to it."""
     pair.channel.send_snapshot(fleet(1, models=2000))
     pair.theirs.close()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         await pair.channel.run()

@@ -121,7 +121,7 @@ async def test_a_process_can_wait_for_its_first_snapshot(
         await view.wait_for_snapshot()
         known.set()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
             await anyio.wait_all_tasks_blocked()

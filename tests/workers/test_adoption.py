@@ -116,7 +116,7 @@ async def test_a_process_that_is_gone_or_another_is_not_taken() -> None:
         assert None is process.returncode
         assert child.stdin is not None
         child.stdin.close()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             assert EXIT_UNKNOWN == await process.wait()
         child.wait()
         process.terminate()
@@ -135,7 +135,7 @@ async def test_adopting_leaks_no_descriptor(tmp_path: Path, port: int) -> None:
             AdoptedProcess(pid, 1, SystemClock())
         process = AdoptedProcess(pid, start_ticks(pid) or 0, SystemClock())
         process.kill_group()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await process.wait()
             assert () == await process.sweep(5)
     assert before == psutil.Process().num_fds()

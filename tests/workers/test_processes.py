@@ -21,6 +21,7 @@ from gateway.types import WorkerAddress, WorkerState
 from gateway.workers.actor import WorkerActor, WorkerCommand
 from gateway.workers.adoption import Adoption
 from gateway.workers.command_line import CommandLine
+from gateway.workers.launch import TERM_DEADLINE_S
 from gateway.workers.ports import LoopbackPorts
 from gateway.workers.probe import HttpProber
 from gateway.workers.process import SessionLauncher, session_members
@@ -173,7 +174,7 @@ async def test_a_clean_stop_asks_first(tmp_path: Path) -> None:
     """A worker that obeys SIGTERM is not waited for until the deadline; SHUTDOWN ends the task."""
     told = Told()
     actor = WorkerActor(spec(tmp_path), services(), told)
-    with anyio.fail_after(10):
+    with anyio.fail_after(TERM_DEADLINE_S - 1):
         async with anyio.create_task_group() as group:
             group.start_soon(actor.run)
             ready = await told.until(lambda status: status.state is READY)
@@ -188,7 +189,7 @@ async def test_a_starting_worker_is_killed_at_once(tmp_path: Path) -> None:
     async with owned(spec(tmp_path, "--fake-never-ready", "--fake-ignore-term")) as (actor, told):
         starting = await told.until(lambda status: status.phase == "starting the engine")
         actor.command(WorkerCommand.STOP)
-        with anyio.fail_after(5):
+        with anyio.fail_after(TERM_DEADLINE_S - 1):
             await told.until(lambda status: status.state is STOPPED)
         assert starting.pid is not None
         assert () == session_members(starting.pid)
@@ -332,7 +333,7 @@ async def test_a_group_that_moved_away_is_swept_too(tmp_path: Path) -> None:
     )
     log = tmp_path / "log"
     process = await SessionLauncher(SystemClock()).launch(CommandLine((sys.executable, "-I", "-c", script), {}), log)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while len(session_members(process.pid)) < 2 or b"up" not in log.read_bytes():
             await anyio.lowlevel.checkpoint()
         process.kill_group()
