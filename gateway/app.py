@@ -1,5 +1,5 @@
 """
-Composition root of one gateway process (the data plane): `python -m gateway.app --listen-fd N --control-fd N
+Composition root of one gateway process (the data plane): `python -m gateway.data_plane --listen-fd N --control-fd N
 --metrics-fd N --in-flight-fd N`, started by the supervisor and by nobody else.
 
 The process learns everything over its control channel: first its settings, then snapshots of the fleet. It ends when it
@@ -66,6 +66,7 @@ class GatewayProcess:
         board_fd: The inherited metrics memory.
         in_flight_fd: The inherited in-flight board.
         log: Where events and request lines go.
+        compiled: Whether the hot modules run compiled; told to the supervisor.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class GatewayProcess:
         board_fd: int,
         in_flight_fd: int,
         log: EventLog,
+        *,
+        compiled: bool = False,
     ) -> None:
         settings = Settings.model_validate_json(configure.settings_json)
         clock = SystemClock()
@@ -128,7 +131,7 @@ class GatewayProcess:
                 timeout_keep_alive=KEEP_ALIVE_S,
                 backlog=BACKLOG,
             ),
-            lambda: link.hello(os.getpid(), __version__),
+            lambda: link.hello(os.getpid(), __version__, compiled=compiled),
         )
         self._cut: asyncio.Handle | None = None
         self._cut_at_s = 0.0
@@ -322,7 +325,7 @@ def _totals(settings: Settings) -> Callable[[], Awaitable[tuple[bytes, str]]]:
     return fetch
 
 
-async def serve(listen_fd: int, control_fd: int, metrics_fd: int, in_flight_fd: int) -> None:
+async def serve(listen_fd: int, control_fd: int, metrics_fd: int, in_flight_fd: int, *, compiled: bool) -> None:
     """
     Be a gateway process on inherited descriptors.
 
@@ -338,14 +341,14 @@ async def serve(listen_fd: int, control_fd: int, metrics_fd: int, in_flight_fd: 
     adopt_foreign_logs(log)
     listener = socket.socket(fileno=listen_fd)
     try:
-        await GatewayProcess(configure, listener, link, metrics_fd, in_flight_fd, log).run()
+        await GatewayProcess(configure, listener, link, metrics_fd, in_flight_fd, log, compiled=compiled).run()
     finally:
         log.close()
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], *, compiled: bool) -> int:
     """Run the process; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m gateway.app", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m gateway.data_plane", description=__doc__)
     for name, meaning in (
         ("--listen-fd", "listening socket"),
         ("--control-fd", "control channel"),
@@ -355,12 +358,9 @@ def main(argv: Sequence[str]) -> int:
         parser.add_argument(name, type=int, required=True, help=f"descriptor of the inherited {meaning}")
     options = parser.parse_args(argv)
     try:
-        uvloop.run(serve(options.listen_fd, options.control_fd, options.metrics_fd, options.in_flight_fd))
+        descriptors = (options.listen_fd, options.control_fd, options.metrics_fd, options.in_flight_fd)
+        uvloop.run(serve(*descriptors, compiled=compiled))
     except GatewayError as error:
         print(f"gateway process: {error}", file=sys.stderr)
         return error.exit_code
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -47,10 +47,14 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A gateway process has its settings and is listening. `release`: the version of the code it runs."""
+    """
+    A gateway process has its settings and is listening. `release`: the version of the code it runs; `compiled`: whether
+    its hot modules run compiled.
+    """
 
     pid: int
     release: str = ""
+    compiled: bool = False
 
 
 class WorkerFailure(msgspec.Struct, frozen=True, tag="worker_failure"):

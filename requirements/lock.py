@@ -53,6 +53,7 @@ def without(lock: str, dropped: re.Pattern[str]) -> str:
 def light_environment() -> tuple[str, str]:
     """What serving and load tests need, and the same with what development and the tests need on top."""
     needed = ["pyproject.toml", str(SOURCES / "build.in"), "--extra", "loadtest", "--extra", "traces"]
+    needed += ["--extra", "compiled"]
     light = compiled(*needed)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.write(light)

@@ -318,6 +318,9 @@ class Settings(Section):
     processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] = 1
     """Gateway processes that share the public port, each with an event loop of its own. One relays some 20,000 events
     a second; raise it when one of them uses a whole core (`docs/processes.md`)."""
+    compiled: bool = True
+    """Gateway processes run the compiled form of their hot modules where it has been built, which `make` does. Switch
+    it off to look at the sources with a profiler or a debugger; a request then costs about half as much again."""
     drain_timeout_s: Seconds = 25
     """On stop, running requests get so long to finish."""
 

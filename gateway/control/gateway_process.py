@@ -7,6 +7,7 @@ between two processes wait in its backlog instead of being refused. Workers are 
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from gateway.log import EventLog
 from gateway.messages import Configure, Drain, Hello, LoadReport, ToSupervisor
 from gateway.metrics import Board
 from gateway.metrics.catalogue import IN_FLIGHT
+from gateway.setup.compiled import INTERPRETED
 from gateway.types import FleetSnapshot
 
 BACKOFF_INITIAL_S = 0.1
@@ -36,6 +38,8 @@ STABLE_AFTER_S = 30.0
 MAX_STARTS_WITHOUT_HELLO = 5
 NOT_STARTED = 127
 """Stands for the exit code of a process that the system did not start; shells say the same."""
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE})
+"""Ends that machine code brings about."""
 # After its deadline a draining process has this long to leave before it is killed.
 EXIT_GRACE_S = 2.0
 
@@ -93,7 +97,7 @@ def gateway_argv() -> list[str]:
     The command of a real gateway process, in the interpreter that runs the supervisor. `-P`: the code is the installed
     one, and not what a folder called `gateway` holds where the supervisor was started.
     """
-    return [sys.executable, "-P", "-m", "gateway.app"]
+    return [sys.executable, "-P", "-m", "gateway.data_plane"]
 
 
 class GatewaySlot:
@@ -123,6 +127,9 @@ class GatewaySlot:
         """Clients' connections, as of the process's last report (once a second)."""
         self.release = ""
         """The version of the process's code, once it has said so."""
+        self.compiled = False
+        """Whether its hot modules run compiled, once it has said so."""
+        self._distrusted = False
 
     @property
     def slot(self) -> int:
@@ -205,6 +212,10 @@ class GatewaySlot:
                     "what it said is on the standard error of `gateway up`; `gateway doctor` checks the installation"
                 )
             pause_s = min(BACKOFF_INITIAL_S * 2 ** (failures - 1), BACKOFF_MAX_S)
+            if self.compiled and -code in CRASHES and not self._distrusted:
+                # Sources cannot crash an interpreter; compiled ones might. Never twice for the same reason.
+                self._distrusted = True
+                self._log.event("compiled_modules_distrusted", level="error", slot=self._plan.slot, exit_code=code)
             self.restarts += 1
             self.since_s = self._clock.monotonic()
             self._log.event(
@@ -231,6 +242,7 @@ class GatewaySlot:
             process = await anyio.open_process(
                 [
                     *plan.argv,
+                    *((INTERPRETED,) if self._distrusted else ()),
                     *("--listen-fd", str(descriptors[0])),
                     *("--control-fd", str(descriptors[1])),
                     *("--metrics-fd", str(descriptors[2])),
@@ -302,9 +314,14 @@ class GatewaySlot:
             case Hello():
                 self._hello = self._ever_hello = True
                 self.release = message.release
+                self.compiled = message.compiled
                 self.since_s = self._clock.monotonic()
                 self._log.event(
-                    "gateway_process_listening", slot=self._plan.slot, pid=message.pid, release=message.release
+                    "gateway_process_listening",
+                    slot=self._plan.slot,
+                    pid=message.pid,
+                    release=message.release,
+                    compiled=message.compiled,
                 )
             case LoadReport():
                 self.connections = message.connections

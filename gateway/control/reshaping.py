@@ -14,6 +14,7 @@ from gateway.control.roster import Roster
 from gateway.control.supervisor_plan import SupervisorPlan
 from gateway.errors import GatewayError
 from gateway.metrics import Layout, Totals
+from gateway.setup.compiled import INTERPRETED
 from gateway.types import WorkerState
 from gateway.workers.spec import WorkerSpec
 
@@ -153,7 +154,7 @@ class Reshaping:
         layout = Layout(tuple(settings.models), [(spec.model, spec.name) for spec in workers])
         return FrontPlan(
             processes=settings.processes,
-            argv=self._plan.gateway_argv,
+            argv=[*self._plan.gateway_argv, *(() if settings.compiled else (INTERPRETED,))],
             settings_json=settings.model_dump_json(),
             keys_file=self._plan.keys_file,
             workers=layout.workers,

@@ -94,9 +94,9 @@ class SupervisorLink:
             )
         return message
 
-    def hello(self, pid: int, release: str = "") -> None:
+    def hello(self, pid: int, release: str = "", *, compiled: bool = False) -> None:
         """This process listens; sent as soon as `run` runs."""
-        self._queue(encode(Hello(pid=pid, release=release)))
+        self._queue(encode(Hello(pid=pid, release=release, compiled=compiled)))
 
     def report_failure(self, failure: WorkerFailure) -> None:
         """Tell of a worker's failure: for each launch at once the first time, then once in `FAILURE_INTERVAL_S`."""

@@ -59,7 +59,7 @@ def read_fields(body: bytes, content_type: str, wanted: frozenset[str]) -> dict[
         if head_end < 0:
             raise _malformed(f"a part's headers have no end within {_MAX_HEAD} bytes")
         end, position = _next_delimiter(body, delimiter, head_end + 2)
-        head = body[after.end() : head_end]
+        head = body[after.end() : max(after.end(), head_end)]
         name_match = _NAME.search(head)
         if name_match is None or _FILENAME.search(head) is not None:
             continue

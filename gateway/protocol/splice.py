@@ -88,7 +88,7 @@ def _with_usage(options: bytes) -> bytes:
     if options == b"null":
         return _USAGE_ONLY
     inner = decode_members(options)
-    drop: dict[str, _Edit] = dict.fromkeys(_USAGE_OPTIONS & inner.keys())
+    drop: dict[str, _Edit] = dict.fromkeys(name for name in inner if name in _USAGE_OPTIONS)
     return _splice(options, scan_members(options, inner), drop, [b'"include_usage":true'], empty=not inner)
 
 

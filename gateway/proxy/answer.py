@@ -146,6 +146,10 @@ class Answer:
         """`over`, as a condition to wait for."""
         return self.complete or self.done or self.untold_error or self.error is not None
 
+    def failure(self) -> UpstreamError | None:
+        """`error` as it is now: a type checker takes what it was before a wait for what it is after it."""
+        return self.error
+
     def has_ended(self) -> bool:
         """The message has ended, properly or not."""
         return self.complete or self.error is not None

@@ -483,8 +483,9 @@ class Attempt:
                     self.send_at = time.monotonic()
                     await exchange.sending(client.write(data))
                 await exchange.until(answer.has_more)
-            if answer.error is not None:
-                raise self._failed(Cause.CONNECTION_LOST, Outcome.UPSTREAM_INCOMPLETE, f"{name}: {answer.error.detail}")
+            lost = answer.failure()
+            if lost is not None:
+                raise self._failed(Cause.CONNECTION_LOST, Outcome.UPSTREAM_INCOMPLETE, f"{name}: {lost.detail}")
             rest = answer.take()
             self.usage = None if answer.encoded else read_plain((end + rest)[-4096:])
             await exchange.sending(client.finish(rest))

@@ -55,6 +55,9 @@ class LimitTimer:
             self._handle.cancel()
             self._handle = None
 
+    def _armed(self) -> bool:
+        return self._handle is not None
+
     def _fire(self) -> None:
         self._handle = None
         at, limit = self._deadlines()
@@ -62,6 +65,6 @@ class LimitTimer:
         if at <= time.monotonic() + 0.002:
             self._expired(limit)
             at, _ = self._deadlines()
-        if self._handle is None:
+        if not self._armed():  # a type checker would not believe that the call above can have armed it
             self._at = at
             self._handle = self._loop.call_later(max(0.001, at - time.monotonic()), self._fire)

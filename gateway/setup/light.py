@@ -1,5 +1,6 @@
 """
-Builds the light environment: the gateway, its load tests and tools, in `.venv` of the checkout, without any engine.
+Builds the light environment: the gateway, its load tests and tools, in `.venv` of the checkout, without any engine; and
+compiles the relay's hot modules into it.
 
 Run by `gateway.setup.bootstrap` under an interpreter this project supports; standard library only.
 """
@@ -13,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from gateway.setup.compiled import ensure_compiled
 from gateway.setup.completion import discard, exclusive, finish, finished
 from gateway.setup.doctor import Purpose, Severity, doctor_report, findings
 from gateway.setup.facts import gather_facts
@@ -107,8 +109,14 @@ def main(environ: Mapping[str, str]) -> int:
             return EXIT_ENVIRONMENT
     # A virtual environment's interpreter may be the very one that is about to be replaced: build with its base.
     base_python = getattr(sys, "_base_executable", "") or sys.executable
+
+    def install() -> None:
+        ensure_light(root, base_python, environ, report)
+        # Failing here costs speed only: the sources run.
+        ensure_compiled(root, root / ".venv", environ, report)
+
     return exit_code(
-        lambda: ensure_light(root, base_python, environ, report),
+        install,
         "The light environment",
         root / ".build" / "light.log",
         "the next run starts over",

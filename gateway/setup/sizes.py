@@ -19,7 +19,7 @@ class Size:
     disk: int
 
 
-LIGHT = Size(90 * MB, 300 * MB)
+LIGHT = Size(110 * MB, 370 * MB)
 TOOLS = Size(140 * MB, 500 * MB)
 ENGINE_CPU = Size(610 * MB, 2_600 * MB)
 ENGINE_CUDA_13 = Size(4_300 * MB, 10_000 * MB)

@@ -11,6 +11,9 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from gateway.api.application import create_app
 from gateway.errors import RequestError
 from gateway.proxy.interfaces import Caller
+from gateway.proxy.policy import RelayPolicy
+from gateway.proxy.pool import ConnectionPools
+from gateway.proxy.relay import Relay
 from gateway.types import Endpoint, ModelView, WorkerState
 from loadtest.servers import scripts
 from loadtest.servers.fault_server import FaultServer
@@ -316,6 +319,7 @@ async def test_cors_headers_are_on_answers_and_errors() -> None:
 
 def test_no_middleware_hides_departures() -> None:
     """Starlette's BaseHTTPMiddleware swallows http.disconnect: only plain ASGI middleware is used."""
-    app = create_app(relay=None, readiness=None)  # type: ignore[arg-type]
+    relay = Relay(None, None, ConnectionPools(), RelayPolicy())  # type: ignore[arg-type]
+    app = create_app(relay, readiness=None)  # type: ignore[arg-type]
 
     assert not any(issubclass(middleware.cls, BaseHTTPMiddleware) for middleware in app.user_middleware)  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ async def gateway_process(
     ours, theirs = socket.socketpair()
     fds = (listener.fileno(), theirs.fileno(), board.fd, in_flight.fd)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway.app"),
+        *(sys.executable, "-m", "gateway.data_plane"),
         *("--listen-fd", str(fds[0]), "--control-fd", str(fds[1])),
         *("--metrics-fd", str(fds[2]), "--in-flight-fd", str(fds[3])),
         pass_fds=fds,
@@ -197,7 +197,7 @@ async def test_a_stream_that_outlasts_the_drain_is_told(how: str) -> None:
 async def test_without_a_supervisor_it_says_so() -> None:
     """Started by hand it explains itself and exits."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway.app"),
+        *(sys.executable, "-m", "gateway.data_plane"),
         *("--listen-fd", "0", "--control-fd", "0", "--metrics-fd", "0", "--in-flight-fd", "0"),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

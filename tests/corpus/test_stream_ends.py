@@ -173,6 +173,7 @@ async def test_c03_a_shutdown_in_mid_stream_is_told(relay: Relay) -> None:
         await gate.ended(Outcome.SHUTDOWN)
 
 
+@pytest.mark.interpreted
 async def test_c03_a_defect_in_mid_stream_is_told(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even an exception inside the gateway becomes an error event, without the exception's text."""
 

@@ -252,11 +252,26 @@ def test_bodies_are_in_the_line_only_where_the_relay_gave_them(
 
 def test_every_field_of_the_line_is_documented_and_no_other() -> None:
     """docs/logs.md has each field of the fullest line that there can be."""
+    names = ("duration_s", "ttft_s", "tpot_s", "tokens_s", "body_s", "first_byte_s", "started_at_s")
+    counts = ("prompt_tokens", "cached_tokens", "output_tokens", "events", "bytes_in", "bytes_out", "token_events")
+    words = ("request_id", "model", "tenant", "worker", "upstream_request_id", "policy", "decision", "error_code")
     values: dict[str, Any] = {
-        field.name: 1.0 if "float" in str(field.type) else 1 if "int" in str(field.type) else ("x",)
-        for field in dataclasses.fields(ExchangeRecord)
+        **dict.fromkeys(names, 1.0),
+        **dict.fromkeys((*counts, "attempts"), 1),
+        **dict.fromkeys((*words, "detail", "rejection"), "x"),
+        "endpoint": Endpoint.CHAT_COMPLETIONS,
+        "family": Family.CHAT,
+        "stream": True,
+        "status": 200,
+        "outcome": Outcome.OK,
+        "finish_reasons": ("stop",),
+        "output_tokens_estimated": True,
+        "stages": dict.fromkeys(Stage, 0.1),
+        "disconnect": Phase.BODY,
+        "body": b"{}",
+        "retries": [RetryReason.CONNECT],
     }
-    values |= {"stages": dict.fromkeys(Stage, 0.1), "disconnect": Phase.BODY, "body": b"{}", "retries": ["connect"]}
+    assert {field.name for field in dataclasses.fields(ExchangeRecord)} == values.keys()
     page = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
 

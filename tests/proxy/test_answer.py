@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from itertools import pairwise
 
 from hypothesis import example, given
@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 
 from gateway.proxy.answer import HOLD_LIMIT, PARTIAL_LIMIT, Answer
 from gateway.proxy.chunks import whole_chunks
+from gateway.proxy.upstream import UpstreamConnection
 from gateway.types import Family
 from loadtest.servers import frames
 
 EVENTS = frames.ChatStream().events(["안녕", "😀", "\r\n escaped"])
 
 
-class Connection:
-    """Stands in for the worker's connection."""
+class Socket(asyncio.Transport):
+    """The socket of the worker's connection."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reading = True
 
     def pause_reading(self) -> None:
@@ -27,9 +29,6 @@ class Connection:
 
     def resume_reading(self) -> None:
         self.reading = True
-
-    def take_shortcut(self, shortcut: Callable[[bytes], bool]) -> None:
-        self.shortcut = shortcut
 
 
 class Quiet:
@@ -58,13 +57,15 @@ class Client:
         return self.write(body)
 
 
-def new_answer(*, drop_usage: bool = False) -> tuple[Answer, Connection]:
-    connection = Connection()
+def new_answer(*, drop_usage: bool = False) -> tuple[Answer, Socket]:
+    socket = Socket()
+    connection = UpstreamConnection()
+    connection.connection_made(socket)
     quiet = Quiet()
     answer = Answer(connection, quiet, quiet, lambda: None)  # type: ignore[arg-type]
     answer.observe(Family.CHAT, 1, drop_usage=drop_usage)
     answer.on_head(200, [(b"content-type", b"text/event-stream")])
-    return answer, connection
+    return answer, socket
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
@@ -125,16 +126,16 @@ def test_only_the_usage_event_is_left_out(cuts: list[int]) -> None:
 
 def test_a_held_stream_is_bounded() -> None:
     """A client that takes nothing stops the reading of its worker."""
-    answer, connection = new_answer()
+    answer, socket = new_answer()
     event = frames.ChatStream().content("x" * 1000)
     sent = 0
-    while connection.reading:
+    while socket.reading:
         answer.on_data(event)
         sent += len(event)
 
     assert sent <= HOLD_LIMIT + len(event)
     assert answer.take() == event * (sent // len(event))
-    assert connection.reading
+    assert socket.reading
 
 
 def test_a_partial_event_is_bounded() -> None:
@@ -151,18 +152,18 @@ def test_a_partial_event_is_bounded() -> None:
 
 def test_a_full_client_stops_the_worker_until_it_drains() -> None:
     """Back-pressure between two transports."""
-    answer, connection = new_answer()
+    answer, socket = new_answer()
     answer.on_data(EVENTS[0])
     answer.take()
     answer.write_directly(Client(room=2))  # type: ignore[arg-type]
     answer.on_data(EVENTS[1])
-    assert connection.reading
+    assert socket.reading
     answer.on_data(EVENTS[2])
 
-    assert not connection.reading
+    assert not socket.reading
     assert answer.stalled_at is not None
     answer.writable()
-    assert connection.reading
+    assert socket.reading
     assert answer.stalled_at is None
 
 

@@ -153,6 +153,7 @@ async def test_an_error_hidden_in_a_good_status_is_found() -> None:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("place", ["_finish_plain", "_begin_stream"])
 async def test_a_defect_is_answered_and_nothing_stays_in_flight(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect of ours costs its own request, with an answer, a record and a closed connection."""

@@ -70,6 +70,7 @@ async def test_a_refused_connection_costs_one_attempt(gateway: Gateway) -> None:
         assert (await served.records.record()).retries == [RetryReason.CONNECT]
 
 
+@pytest.mark.interpreted
 async def test_a_connection_closed_before_its_request_costs_one_attempt(gateway: Gateway) -> None:
     """A worker that dies with connections in its queue resets them; nothing was sent, so it is as if refused."""
 
