@@ -16,6 +16,8 @@ MODEL ?=
 TARGET ?=
 ROUNDS ?= 5
 PYTEST := $(VENV)/python -m pytest
+# What reaches the relay's hot modules is tested in both forms, as sources and compiled.
+COMPILED := $(addprefix tests/,admission api chaos corpus fleet keys log metrics protocol proxy routing tracing)
 
 ifdef PYTHON
 export PYTHON
@@ -52,6 +54,7 @@ engine: bootstrap ## build the engine's environment and the embedded model in yo
 
 test: tools lint engine sdk-clients ## everything that must hold: real processes, the real engine on the CPU
 	$(PYTEST) -n 4 -m "not integration and not engine and not soak"
+	$(PYTEST) -n 4 -p tests.compiled -m "not interpreted and not integration and not engine and not soak" $(COMPILED)
 	$(PYTEST) -m "(integration or engine) and not soak"
 
 check: tools lint unit ## lint, types, import contracts, unit tests: two minutes, no engine, no network

@@ -12,8 +12,8 @@ Run by the supervisor like the real one. What it does besides is told by the con
     deaf        never reads its channel after the configuration
     hangs       ignores Drain (the supervisor must kill it)
 
-GET /snapshot answers the newest snapshot's version and `draining`, and the pid; GET /fail reports a failure of worker
-m-0 and a load.
+With `--interpreted` it says that its modules are not compiled. GET /snapshot answers the newest snapshot's version and
+`draining`, and the pid; GET /fail reports a failure of worker m-0 and a load.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def first_time(marker: str) -> bool:
     return True
 
 
-async def run(listener: socket.socket, control: socket.socket) -> None:
+async def run(listener: socket.socket, control: socket.socket, *, compiled: bool) -> None:
     reader, writer = await asyncio.open_connection(sock=control)
     configure = decode_to_gateway(await reader.readline())
     assert isinstance(configure, Configure)
@@ -91,7 +91,7 @@ async def run(listener: socket.socket, control: socket.socket) -> None:
         out.close()
 
     server = await asyncio.start_server(answer, sock=listener)
-    writer.write(encode(Hello(pid=os.getpid())))
+    writer.write(encode(Hello(pid=os.getpid(), compiled=compiled)))
     if mode == "garbage":
         writer.write(b"this is no message\n")
     await writer.drain()
@@ -119,10 +119,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("--listen-fd", "--control-fd", "--metrics-fd", "--in-flight-fd"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--interpreted", action="store_true")
     given = parser.parse_args()
     os.fstat(given.metrics_fd)
     os.fstat(given.in_flight_fd)
-    asyncio.run(run(socket.socket(fileno=given.listen_fd), socket.socket(fileno=given.control_fd)))
+    listener, control = socket.socket(fileno=given.listen_fd), socket.socket(fileno=given.control_fd)
+    asyncio.run(run(listener, control, compiled=not given.interpreted))
 
 
 if __name__ == "__main__":

@@ -188,6 +188,24 @@ async def test_the_new_process_is_restarted_when_it_dies() -> None:
         assert slot.pid == await run.pid()
 
 
+@pytest.mark.parametrize("end", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM])
+async def test_compiled_modules_that_crash_their_process_are_not_trusted_again(end: signal.Signals) -> None:
+    """After a crash that only machine code brings about the next process runs the sources; other ends prove nothing."""
+    async with running() as run:
+        (slot,) = run.front.slots
+        with anyio.fail_after(20):
+            while not slot.serving:
+                await anyio.lowlevel.checkpoint()
+        killed, before = slot.pid, slot.compiled
+        assert killed is not None
+        os.kill(killed, end)
+        with anyio.fail_after(20):
+            while slot.pid in (killed, None) or not slot.serving:
+                await anyio.lowlevel.checkpoint()
+
+        assert (True, end in (signal.SIGKILL, signal.SIGTERM)) == (before, slot.compiled)
+
+
 @pytest.mark.parametrize("checkpoints", [0, 1, 2, 3, 5, 8, 13, 50])
 async def test_a_drain_that_comes_while_the_process_is_started_is_not_lost(checkpoints: int) -> None:
     """At whatever moment: the process leaves at once, although it would have had ten minutes."""
