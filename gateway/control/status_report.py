@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -109,16 +110,18 @@ def model_lines(
     settings: Settings, statuses: Sequence[WorkerStatus], queue_depths: Values | None = None
 ) -> tuple[ModelLine, ...]:
     """Models in configuration order; `queue_depths`: the series of QUEUE_DEPTH, the model their first label."""
-    waiting: dict[str, int] = {}
+    waiting: Counter[str] = Counter()
     for (_, labels), cells in (queue_depths or {}).items():
-        waiting[labels[0]] = waiting.get(labels[0], 0) + int(cells[0])
+        waiting[labels[0]] += int(cells[0])
+    workers = Counter(each.model for each in statuses)
+    ready = Counter(each.model for each in statuses if each.state is WorkerState.READY)
     return tuple(
         ModelLine(
             name=name,
             aliases=tuple(model.aliases),
-            ready=sum(each.model == name and each.state is WorkerState.READY for each in statuses),
-            workers=sum(each.model == name for each in statuses),
-            waiting=waiting.get(name, 0),
+            ready=ready[name],
+            workers=workers[name],
+            waiting=waiting[name],
         )
         for name, model in settings.models.items()
     )

@@ -10,7 +10,9 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from gateway import cli
 from gateway.clock import SystemClock
 from gateway.control.admin import TcpGuard, admin_app
 from gateway.control.admin_server import UvicornAdminServer
@@ -22,6 +24,7 @@ from gateway.control.quarantine import QuarantinedGpu
 from gateway.control.reload import ReloadAnswer
 from gateway.control.scrape import Scraper
 from gateway.control.sockets import listen, listen_unix
+from gateway.control.state_dir import Endpoint, held
 from gateway.control.status_report import StatusReport, model_lines, worker_lines
 from gateway.control.web import History
 from gateway.errors import ConfigurationError
@@ -383,6 +386,24 @@ async def test_a_gpu_out_of_use_comes_back_by_its_owners_word(tmp_path: Path) ->
     assert {"gpu": 3, "reason": "the driver reported Xid 79"} == done.json()
     assert "GPU 2 is not out of use; those that are: 3" == wrong.json()["error"]["message"]
     assert "those that are: none" in again.json()["error"]["message"]
+
+
+async def test_the_command_returns_a_gpu_and_says_why_it_was_out_of_use(tmp_path: Path) -> None:
+    """Through the socket in the state directory, as every command."""
+    with held(tmp_path / "state") as state:
+        state.write_endpoint(Endpoint(pid=1, socket=str(tmp_path / "a.sock"), public_url="", admin_url=""))
+        async with served(tmp_path) as doors:
+            doors.fleet.quarantined = {3: "the driver reported Xid 79"}
+            environ = {"GATEWAY_STATE_DIR": str(state.root)}
+            done = await anyio.to_thread.run_sync(
+                lambda: CliRunner().invoke(cli.app, ["gpus", "return", "3"], env=environ)
+            )
+
+    assert (0, "GPU 3 is used again; it was out of use because: the driver reported Xid 79\n") == (
+        done.exit_code,
+        done.output,
+    )
+    assert {} == doors.fleet.quarantined
 
 
 async def test_a_rolling_restart_is_for_known_models_and_one_at_a_time(tmp_path: Path) -> None:
