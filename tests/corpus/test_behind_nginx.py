@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from dataclasses import replace
 
 import pytest
 
 from gateway.types import ModelView, Outcome
 from loadtest.servers import scripts
 from loadtest.servers.fault_server import FaultServer
-from tests.corpus.expectations import EVENTS, read_events
+from tests.corpus.expectations import EVENTS, error_object, read_events
 from tests.corpus.nginx import DEFAULT, documented, nginx, through
 from tests.corpus.relayed import Relay
 from tests.proxy.raw_client import CHAT, chat, post, request
@@ -122,6 +123,22 @@ async def test_the_documented_nginx_takes_long_prompts(relay: Relay, template: s
         assert status == answer.status
         assert (status == 413) is (b"<html>" in answer.body)
         assert (1 if status == 200 else 0) == len(worker.requests)
+
+
+async def test_the_documented_nginx_leaves_refusals_to_the_gateway(relay: Relay) -> None:
+    """It answers before it has been sent everything, and the client gets its words."""
+    async with (
+        FaultServer(scripts.chat_json()) as worker,
+        relay(worker, relay_policy=lambda policy: replace(policy, max_body_bytes=2**20), deadline_s=DEADLINE_S) as gate,
+        nginx(documented(), gate.port) as socket,
+        through(socket) as client,
+    ):
+        client.send(post(CHAT, chat(stream=False, messages=[{"role": "user", "content": "x" * 2**23}])))
+        answer = await client.answer()
+
+        assert 413 == answer.status
+        assert "request_too_large" == error_object(answer.body)["code"]
+        assert [] == worker.requests
 
 
 async def test_the_documented_nginx_uses_its_connections_again(relay: Relay) -> None:
