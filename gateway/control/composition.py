@@ -98,7 +98,7 @@ def serve(
 
     Raises GatewayError of every kind; nothing that was started is left then.
     """
-    with held(around.directories.state) as state, Holds(around.directories.cache) as holds:
+    with held(around.directories.state) as state, Holds(around.directories.cache, around.report) as holds:
         around = dataclasses.replace(around, hold=holds.hold)
         found = survivors(state.records)
         left = sweep_leftovers(state, terminal.console, spare={survivor.record.launch_id for survivor in found})

@@ -20,6 +20,7 @@ from types import TracebackType
 import psutil
 
 from gateway.errors import EnvironmentProblem
+from gateway.setup.progress import Report, SetupProgress
 
 KINDS = ("engines", "models")
 """The folders of the cache that hold folders which we build."""
@@ -38,10 +39,14 @@ class Holds:
     What one gateway uses of a cache; given back at the end of the block.
 
     The descriptors are not inherited: a worker that goes on without its gateway keeps nothing locked.
+
+    Args:
+        report: Told when a removal has to be waited for, which may take a while for gigabytes.
     """
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, report: Report = lambda progress: None) -> None:
         self._cache = cache
+        self._report = report
         self._stack = ExitStack()
         self._held: set[Path] = set()
 
@@ -71,7 +76,7 @@ class Holds:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = _opened(folder, os.O_CREAT)
                 self._stack.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                self._share(descriptor, folder)
             except OSError as problem:
                 if problem.errno in _READ_ONLY:
                     return
@@ -79,6 +84,13 @@ class Holds:
                     f"{folder} cannot be marked as used: {problem}", fix="export GATEWAY_CACHE_DIR=/a/writable/folder"
                 ) from problem
             self._held.add(folder)
+
+    def _share(self, descriptor: int, folder: Path) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._report(SetupProgress("cache", "waiting", f"{folder} is being removed"))
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -165,21 +166,30 @@ def test_what_a_gateway_uses_stays_until_the_last_has_ended(tmp_path: Path) -> N
 
 
 def test_a_gateway_that_starts_waits_for_the_end_of_a_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would else find the folder, and lose it."""
+    """It would else find the folder, and lose it. It says what it waits for, and then finds none."""
     old = built(tmp_path / "engines" / "old")
-    refused: list[type[BaseException]] = []
+    seen, said, found = entry_of(old), SimpleQueue[str](), SimpleQueue[bool]()
     removing = shutil.rmtree
 
+    def start() -> None:
+        with Holds(tmp_path, lambda progress: said.put(progress.detail)) as holds:
+            holds.hold(old)
+            found.put(old.exists())
+
+    starting = Thread(target=start)
+
     def observed(path: Path, *arguments: Any) -> None:
-        with pytest.raises(BlockingIOError) as caught, open(old.with_name("old.users")) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        refused.append(caught.type)
+        starting.start()
+        assert f"{old} is being removed" == said.get(timeout=10)
         removing(path, *arguments)
 
     monkeypatch.setattr(completion.shutil, "rmtree", observed)
+    removed = remove(seen)
+    starting.join(10)
 
-    assert remove(entry_of(old))
-    assert [BlockingIOError] == refused
+    assert removed
+    assert found.get(timeout=10) is False
+    assert said.empty()
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "{cache}", "{cache}/engines", "{cache}/torchinductor/x"])
