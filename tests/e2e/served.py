@@ -89,7 +89,8 @@ class Served:
             *(sys.executable, "-m", "gateway", "up", *arguments),
             *("--port", str(self.port), "--admin-port", str(self.admin_port)),
         ]
-        self.http = httpx.Client(trust_env=False, timeout=120)
+        # Not kept as long as the admin server keeps them (5 s): a request must not meet its connection's end.
+        self.http = httpx.Client(trust_env=False, timeout=120, limits=httpx.Limits(keepalive_expiry=2))
 
     def __enter__(self) -> Served:
         self.process = subprocess.Popen(

@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
 from gateway.setup.directories import directories
 from gateway.setup.model import default_model_folder
 from gateway.workers.shared_memory import PREFIXES, SHARED
-from tests.e2e.served import Served, wait_until
+from tests.e2e.served import Served, alive, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.soak, pytest.mark.timeout(1800)]
 
@@ -38,8 +37,7 @@ class Fleet:
 
     @property
     def worker(self) -> dict[str, Any]:
-        # On a connection of its own: a kept one may just have been idle for the server's five seconds.
-        (found,) = httpx.get(f"{self.served.admin}/status", trust_env=False).raise_for_status().json()["workers"]
+        (found,) = self.served.status()["workers"]
         return dict(found)
 
     def reaches(self, state: str, *, other_than: int | None = None) -> dict[str, Any]:
@@ -90,7 +88,7 @@ def fleet(folder: Path, model: str, launch: str = "{max_model_len: 512}") -> Ite
         family = served.family()
         served.process.send_signal(signal.SIGTERM)
         assert 0 == served.process.wait(60), served.output
-    assert [] == [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    assert [] == alive(family)
     assert set() == segments() - before
     assert [] == os.listdir(folder / "tmp")
     assert not (folder / "state" / "run").exists()
@@ -111,7 +109,7 @@ def test_an_engine_and_a_worker_that_are_killed_come_back(tmp_path: Path) -> Non
             running.tell(f"killed {victim}")
             running.reaches("backoff")
             assert "exit status 0" in running.worker["last_failure"]
-            assert [] == [name for name, each in tree.items() if each.is_running()]
+            assert [] == alive(tree.values())
             running.reaches("ready", other_than=before["pid"])
             running.ask()
 
@@ -125,7 +123,7 @@ def test_starts_and_stops_leave_nothing(tmp_path: Path) -> None:
             running.ask()
             running.order("stop", "m-0")
             running.reaches("stopped")
-            assert [] == [name for name, each in tree.items() if each.is_running()]
+            assert [] == alive(tree.values())
             assert segments() < kept
             left = [file for file in (tmp_path / "tmp").rglob("*") if not file.is_dir() and file.suffix != ".sock"]
             assert [] == left + list((tmp_path / "tmp").rglob("tmp-*"))
