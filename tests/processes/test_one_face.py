@@ -81,7 +81,7 @@ async def passive_failures_come_from_every_process(gateway: Fleet, each: dict[in
 
 async def test_an_operator_sees_how_many_requests_wait(tmp_path: Path) -> None:
     """Those of all processes together, for their model alone; none any more when they have got their turn."""
-    slow = SimulatorOptions(itl_ms=3000, itl_ms_per_seq=0, prefill_ms_per_token=0)
+    slow = SimulatorOptions(itl_ms=200, itl_ms_per_seq=0, prefill_ms_per_token=0)
     settings = configured(2, model={"max_in_flight": 1})
 
     def waiting() -> int:
