@@ -19,6 +19,8 @@ MAX_CONTAINERS = 250_000
 MAX_MEMBERS = 250_000
 """Object members in one body, at all levels."""
 
+_SMALL = 64 * 1024
+"""Too small for too many members."""
 _SLICE = 4 * 1024 * 1024
 # Deletes everything but quotes, brackets and colons; objects and arrays nest alike.
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -36,9 +38,11 @@ def check_structure(body: bytes, max_depth: int) -> None:
     Raises:
         RequestError: 400; the message names the limit and does not echo the body.
     """
-    opened = body.count(b"[") + body.count(b"{")
-    colons = body.count(b":")
-    if opened <= max_depth and colons <= MAX_MEMBERS:
+    if len(body) <= _SMALL:
+        # Removing what is rare looks for it with memchr, which counting does not: a tenth of the time.
+        if 2 * len(body) - len(body.replace(b"[", b"")) - len(body.replace(b"{", b"")) <= max_depth:
+            return
+    elif body.count(b"[") + body.count(b"{") <= max_depth and body.count(b":") <= MAX_MEMBERS:
         return
     outside = _outside_strings(body)
     if outside.count(b":") > MAX_MEMBERS:

@@ -55,7 +55,7 @@ class Relay:
 
     def new_id(self) -> str:
         """An id that no other request, attempt or process has."""
-        return f"{self._id_prefix}{next(self._id_counter):08x}"
+        return self._id_prefix + format(next(self._id_counter), "08x")
 
     async def serve(self, route: InferenceRoute, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve one request for `route`; the client is always answered, unless it has left."""
