@@ -62,7 +62,7 @@ class GatewayProcessLine(msgspec.Struct, frozen=True):
     One gateway process. A slot has one that is not LEAVING, and while replaced ones finish their streams, those too.
 
     `age_s`: seconds in this state; `connections`: of clients, as of its last report; `in_flight`: requests as of now;
-    `restarts`: after crashes; `release`: of its code, "" before it has said so.
+    `restarts`: after crashes; `release`: of its code, "" before it has said so; `compiled`: its hot modules are.
     """
 
     slot: int
@@ -74,6 +74,7 @@ class GatewayProcessLine(msgspec.Struct, frozen=True):
     connections: int = 0
     in_flight: int = 0
     release: str = ""
+    compiled: bool = False
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -174,6 +175,7 @@ def process_line(process: GatewaySlot, now_s: float) -> GatewayProcessLine:
         connections=process.connections,
         in_flight=process.in_flight,
         release=process.release,
+        compiled=process.compiled,
     )
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gateway.control.gateway_process import ProcessState
 from gateway.control.progress import elapsed
-from gateway.control.status_report import StatusReport, WorkerLine
+from gateway.control.status_report import GatewayProcessLine, StatusReport, WorkerLine
 from gateway.types import WorkerState
 
 COLUMNS = 100
@@ -89,11 +89,17 @@ def _processes(report: StatusReport, *, narrow: bool) -> Table:
             "CONNS": str(process.connections),
             "REQS": str(process.in_flight),
             "RESTARTS": str(process.restarts),
-            "RELEASE": escape(process.release) or "-",
+            "RELEASE": _release(process),
         }
         state = f"[{_PROCESS_COLOUR[process.state]}]{process.state}[/]"
         table.add_row(str(process.slot), state, *(figures[title] for title in titles))
     return table
+
+
+def _release(process: GatewayProcessLine) -> str:
+    if not process.release:
+        return "-"
+    return escape(process.release) if process.compiled else f"{escape(process.release)} (sources)"
 
 
 def _table(report: StatusReport, *, wide: bool, narrow: bool) -> Table:

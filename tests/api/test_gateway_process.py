@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -27,6 +28,8 @@ from gateway.messages import (
     encode,
 )
 from gateway.metrics import Board, Layout
+from gateway.setup.compiled import compiled_folder, compiled_key
+from gateway.setup.completion import finished
 from gateway.types import FleetSnapshot, ModelView, WorkerAddress, WorkerState, WorkerView
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
@@ -49,6 +52,7 @@ class Process:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     view: WorkerView
+    hello: Hello | None = None
 
     def tell(self, message: ToGateway) -> None:
         self.writer.write(encode(message))
@@ -67,7 +71,7 @@ class Process:
 
 @asynccontextmanager
 async def gateway_process(
-    worker: FaultServer, *, drain_timeout_s: float = 20, informed: bool = True
+    worker: FaultServer, *options: str, drain_timeout_s: float = 20, informed: bool = True
 ) -> AsyncIterator[Process]:
     """A process that serves model `sim` from `worker` once it is informed; killed at the end if it still lives."""
     settings = Settings.model_validate(
@@ -84,7 +88,7 @@ async def gateway_process(
     ours, theirs = socket.socketpair()
     fds = (listener.fileno(), theirs.fileno(), board.fd, in_flight.fd)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway.data_plane"),
+        *(sys.executable, "-m", "gateway.data_plane", *options),
         *("--listen-fd", str(fds[0]), "--control-fd", str(fds[1])),
         *("--metrics-fd", str(fds[2]), "--in-flight-fd", str(fds[3])),
         pass_fds=fds,
@@ -107,7 +111,8 @@ async def gateway_process(
         )
         if informed:
             running.inform()
-            assert (await running.heard(Hello)).pid == process.pid
+            running.hello = await running.heard(Hello)
+            assert running.hello.pid == process.pid
         yield running
     finally:
         if process.returncode is None:
@@ -125,6 +130,24 @@ async def test_it_serves_and_counts() -> None:
         assert answer.body.endswith(frames.DONE)
         assert (await ask(running.port, request("GET", "/ready"))).status == 200
         assert sum(running.board.cells[1:]) > 0
+
+
+@pytest.mark.parametrize("options", [(), ("--interpreted",)], ids=["as built", "interpreted"])
+async def test_it_says_whether_it_runs_what_was_compiled(options: tuple[str, ...]) -> None:
+    """Compiled modules where they have been built, unless it was told to run the sources; both serve."""
+    async with (
+        asyncio.timeout(60),
+        FaultServer(scripts.chat_stream()) as worker,
+        gateway_process(worker, *options) as running,
+    ):
+        answer = await ask(running.port, post(CHAT, chat()))
+        mapped = await asyncio.to_thread(Path(f"/proc/{running.process.pid}/maps").read_text, encoding="utf-8")
+        built = finished(compiled_folder(compiled_key(), Path(sys.prefix)), compiled_key()) is not None
+
+        assert answer.body.endswith(frames.DONE)
+        assert running.hello is not None
+        assert (built and not options) == running.hello.compiled
+        assert running.hello.compiled == ("__mypyc" in mapped and compiled_key() in mapped)
 
 
 async def test_clients_wait_for_the_first_snapshot() -> None:

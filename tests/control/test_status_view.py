@@ -72,6 +72,7 @@ def process(slot: int, state: ProcessState, **changes: object) -> GatewayProcess
         "connections": 12345,
         "in_flight": 1024,
         "release": "0.1.0",
+        "compiled": True,
     }
     return GatewayProcessLine(**{**figures, **changes})  # type: ignore[arg-type]
 
@@ -163,7 +164,7 @@ def test_several_gateway_processes_have_a_table_of_their_own() -> None:
     several = (
         process(0, ProcessState.SERVING),
         process(1, ProcessState.BACKOFF, pid=None, connections=0, in_flight=0),
-        process(0, ProcessState.LEAVING, release="0.0.9"),
+        process(0, ProcessState.LEAVING, release="0.0.9", compiled=False),
     )
     lines = printed(report(processes=several), COLUMNS)
     alone = printed(report(), COLUMNS)
@@ -174,7 +175,7 @@ def test_several_gateway_processes_have_a_table_of_their_own() -> None:
     assert ["PROCESS", "STATE", "AGE", "PID", "CONNS", "REQS", "RESTARTS", "RELEASE"] == rows[0]
     assert ["0", "serving", "2:01:05", "4194304", "12345", "1024", "12", "0.1.0"] == rows[1]
     assert ["1", "backoff", "2:01:05", "-", "0", "0", "12", "0.1.0"] == rows[2]
-    assert ["0", "leaving", "2:01:05", "4194304", "12345", "1024", "12", "0.0.9"] == rows[3]
+    assert ["0", "leaving", "2:01:05", "4194304", "12345", "1024", "12", "0.0.9", "(sources)"] == rows[3]
     assert not any(line.startswith("PROCESS") for line in alone)
 
 
