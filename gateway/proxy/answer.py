@@ -16,6 +16,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from gateway.errors import UpstreamError
+from gateway.protocol.known_event import KnownEvent
 from gateway.protocol.observer import StreamObserver, UsageFilter, glance
 from gateway.proxy.chunks import LONGEST_LINE, SIZES, whole_chunks
 from gateway.proxy.cutting import after_last_blank_line, events_before_error
@@ -33,6 +34,8 @@ PLAIN_HOLD_LIMIT = 256 * 1024
 """A non-streamed answer up to this size is inspected before its status is sent."""
 ERROR_BODY_LIMIT = 64 * 1024
 """So much of a worker's error body is read."""
+LESSONS = 3
+"""So often an event that is not like the one before is learnt from; a stream whose events all differ gains nothing."""
 PROGRESS_EVERY_S = 0.25
 """A lease is told of progress so often; the load report goes out once a second."""
 
@@ -54,7 +57,9 @@ class Answer:
     __slots__ = (
         "_direct",
         "_gaps",
+        "_known_event",
         "_lease",
+        "_lessons",
         "_partial",
         "_partial_bytes",
         "_passed_end",
@@ -103,6 +108,8 @@ class Answer:
         self._passed_end = b""
         self._progress_due = 0.0
         self._through = False
+        self._known_event: KnownEvent | None = None
+        self._lessons = LESSONS
         self._stream_of: tuple[Family, int, bool] | None = None
         self.status = 0
         self.headers: Headers = []
@@ -334,19 +341,28 @@ class Answer:
         line_end = data.find(b"\r\n", 0, LONGEST_LINE)
         start = line_end + 2
         end = len(data) - 4
-        if (
-            line_end > 0
-            and SIZES.get(data[:line_end]) == end + 2 - start
+        size = end + 2 - start
+        one_chunk = line_end > 0 and SIZES.get(data[:line_end]) == size
+        known = self._known_event
+        if one_chunk and known is not None and known.is_in(data, start):
+            # One chunk, one event, and nothing new but its text: nearly always.
+            tokens = 1
+            observer.count_plain(1)
+        elif (
+            one_chunk
             and data.find(b"\n", start) == end
             and data.find(b"\r", start) == end + 2
             and data.endswith(b"\n\n\r\n")
         ):
-            # One chunk, one event, one line: nearly always.
-            size = end + 2 - start
-            tokens = glance(data[start:end])
+            # One chunk, one event, one line.
+            event = data[start:end]
+            tokens = glance(event)
             if tokens < 0:
                 return False
             observer.count_plain(tokens)
+            if tokens and self._lessons:
+                self._lessons -= 1
+                self._known_event = KnownEvent.of(event)
         else:
             body = whole_chunks(data)
             if body is None:
