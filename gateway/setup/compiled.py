@@ -99,7 +99,7 @@ def ensure_compiled(root: Path, prefix: Path, environ: Mapping[str, str], report
     Returns whether they are there. False has been reported, with what would mend it: without them everything works and
     costs more. What failed once for these sources is not tried again before its log is removed.
 
-    Raises OSError when the environment cannot be written.
+    Raises OSError when the sources cannot be read.
     """
     key = compiled_key(root)
     folder = compiled_folder(key, prefix)
@@ -116,6 +116,17 @@ def ensure_compiled(root: Path, prefix: Path, environ: Mapping[str, str], report
         report(SetupProgress("relay", "interpreted", f"no C compiler or no Python.h to compile it with: {packages}"))
         return False
 
+    try:
+        return _built(root, key, prefix, {**environ, "CC": chosen}, report)
+    except OSError as problem:  # somebody else's environment, a full disk
+        report(SetupProgress("relay", "interpreted", f"the compiled modules could not be written: {problem}"))
+        return False
+
+
+def _built(root: Path, key: str, prefix: Path, environ: Mapping[str, str], report: Report) -> bool:
+    folder = compiled_folder(key, prefix)
+    parent, log = folder.parent, folder.parent / f"{key}.log"
+
     def waiting(holder: str) -> None:
         report(SetupProgress("relay", "waiting", f"process {holder} is compiling into {parent}"))
 
@@ -124,7 +135,7 @@ def ensure_compiled(root: Path, prefix: Path, environ: Mapping[str, str], report
             return True
         report(SetupProgress("relay", "compiling", f"{len(sources(root))} modules, about 40 seconds, into {folder}"))
         try:
-            _build(root, folder, prefix, {**environ, "CC": chosen}, lock, log)
+            _build(root, folder, prefix, environ, lock, log)
         except StepFailed as failure:
             (parent / FAILED).mkdir(exist_ok=True)
             finish(parent / FAILED, key, {})
@@ -196,9 +207,6 @@ def main() -> int:
     """Build what is missing; 0 when the extensions are there, 3 when this machine keeps them from being built."""
     try:
         return 0 if ensure_compiled(ROOT, Path(sys.prefix), os.environ, ProgressPrinter(sys.stderr)) else 3
-    except OSError as problem:
-        print(f"The compiled modules could not be written: {problem}.", file=sys.stderr)
-        return 3
     except KeyboardInterrupt:
         print("Interrupted; the next run starts over.", file=sys.stderr)
         return 130

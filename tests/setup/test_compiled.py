@@ -129,6 +129,15 @@ def test_what_failed_is_told_with_its_log_and_not_tried_again_before_that_is_rem
     assert checkout.ensure()
 
 
+def test_an_environment_of_somebody_else_is_left_as_it_is(checkout: Checkout) -> None:
+    """Whoever may not write there still gets a gateway, of the sources, and is told why."""
+    (checkout.prefix / "lib").write_text("no folder", encoding="utf-8")
+
+    assert not checkout.ensure()
+    assert 0 == checkout.times_run
+    assert "could not be written" in checkout.reports[-1].detail
+
+
 def test_other_sources_are_tried_though_the_last_ones_failed(checkout: Checkout) -> None:
     checkout.compiler("exit 1")
     assert not checkout.ensure()
