@@ -72,11 +72,16 @@ def sources(root: Path = ROOT) -> tuple[Path, ...]:
 
 
 def compiled_key(root: Path = ROOT) -> str:
-    """What extensions are made from: the sources, this way of building them, the interpreter. Raises OSError."""
-    digest = hashlib.sha256(repr((sys.version, sysconfig.get_config_var("EXT_SUFFIX"), _BUILD)).encode())
-    for file in sources(root):
-        digest.update(f"{file}\0".encode())
-        digest.update((root / file).read_bytes())
+    """
+    What extensions are made from: the sources, those whose types they rely on, this way of building them, the
+    interpreter. Raises OSError.
+    """
+    compiled = sources(root)
+    folders = {(root / file).parent for file in compiled}
+    digest = hashlib.sha256(repr((sys.version, sysconfig.get_config_var("EXT_SUFFIX"), _BUILD, compiled)).encode())
+    for file in sorted(file for folder in folders for file in folder.glob("*.py")):
+        digest.update(f"{file.relative_to(root)}\0".encode())
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -81,14 +81,18 @@ def test_every_source_that_is_named_exists_and_none_defines_what_cannot_be_compi
 
 
 def test_what_is_compiled_belongs_to_its_sources(checkout: Checkout) -> None:
-    """A changed source is another build; a file that is not compiled is not looked at."""
-    key = compiled_key(checkout.root)
-    (checkout.root / "gateway" / "cli.py").write_text("", encoding="utf-8")
+    """A changed source is another build, and so is one whose types it relies on; what is far away is not looked at."""
+    keys = [compiled_key(checkout.root)]
+    (checkout.root / "gateway" / "control" / "front.py").write_text("", encoding="utf-8")
     unconcerned = compiled_key(checkout.root)
     checkout.edit()
+    keys.append(compiled_key(checkout.root))
+    with (checkout.root / "gateway" / "types.py").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    keys.append(compiled_key(checkout.root))
 
-    assert key == unconcerned
-    assert key != compiled_key(checkout.root)
+    assert keys[0] == unconcerned
+    assert len(set(keys)) == 3
 
 
 def test_a_build_is_made_once_and_holds_nothing_but_the_extensions(checkout: Checkout) -> None:
