@@ -62,8 +62,10 @@ def test_c28_reused_connections_behave_as_new_ones(served: Served) -> None:
         return list(zip(texts, addresses, strict=True))
 
     with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        kept = httpx.Limits(keepalive_expiry=100)  # httpx would drop a connection that waits for the others 5 s
         clients = [
-            stack.enter_context(httpx.Client(base_url=served.base, trust_env=False, timeout=120)) for _ in range(4)
+            stack.enter_context(httpx.Client(base_url=served.base, trust_env=False, timeout=120, limits=kept))
+            for _ in range(4)
         ]
         answers = [answer for _ in range(5) for pair in pool.map(ask, clients) for answer in pair]
 
