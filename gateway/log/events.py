@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from gateway.clock import Clock
-from gateway.log.lines import LineQueue, writer_to
+from gateway.log.lines import LineQueue, piece_bytes_for, writer_to
 from gateway.log.repeats import Repeats
 from gateway.log.request_line import readable, request_fields
 from gateway.record import ExchangeRecord
@@ -78,7 +78,7 @@ class EventLog:
         """
         if style == "auto":
             style = "text" if file.isatty() else "json"
-        queue = LineQueue(writer_to(file), lambda count: log._gap(count))
+        queue = LineQueue(writer_to(file), lambda count: log._gap(count), piece_bytes_for(file))
         log = cls(queue.put, clock, style, context)
         log._queue = queue
         return log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import select
+import stat
 import threading
 from collections.abc import Callable
 from typing import BinaryIO
@@ -15,6 +16,8 @@ GATHER_S = 0.02
 """Lines of so long are written together, so that a busy event loop is not interrupted for each of them."""
 PIECE_BYTES = 4096
 """PIPE_BUF: what one process writes into a shared pipe at once is not torn apart by what another one writes."""
+FILE_PIECE_BYTES = 64 * 1024
+"""The same for a regular file, where a write of any size is one. Each costs a change of threads, so fewer are better."""
 LAST_LINES_S = 1.0
 """For what waits at the end to be written."""
 
@@ -30,11 +33,15 @@ class LineQueue:
     Args:
         write: Writes all of its bytes, however long it takes; raises OSError or ValueError when it cannot.
         gap: The line that stands for so many that were dropped.
+        piece_bytes: Most that is given to `write` at once, but for a longer line.
     """
 
-    def __init__(self, write: Callable[[bytes], object], gap: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, write: Callable[[bytes], object], gap: Callable[[int], bytes], piece_bytes: int = PIECE_BYTES
+    ) -> None:
         self._write = write
         self._gap = gap
+        self._piece_bytes = piece_bytes
         self._lock = threading.RLock()
         self._lines: list[bytes] = []
         self._bytes = 0
@@ -86,7 +93,7 @@ class LineQueue:
         with self._lock:
             lines, self._lines = self._lines, []
             untold, self._untold = self._untold, 0
-        for piece, count in _pieces(lines):
+        for piece, count in _pieces(lines, self._piece_bytes):
             if not self._written(piece):
                 self._failed += count
                 with self._lock:
@@ -105,13 +112,13 @@ class LineQueue:
         return True
 
 
-def _pieces(lines: list[bytes]) -> list[tuple[bytes, int]]:
+def _pieces(lines: list[bytes], most: int) -> list[tuple[bytes, int]]:
     """Whole lines, as many as fit into one write, and how many they are."""
     pieces: list[tuple[bytes, int]] = []
     some: list[bytes] = []
     size = 0
     for line in lines:
-        if some and size + len(line) > PIECE_BYTES:
+        if some and size + len(line) > most:
             pieces.append((b"".join(some), len(some)))
             some, size = [], 0
         some.append(line)
@@ -119,6 +126,15 @@ def _pieces(lines: list[bytes]) -> list[tuple[bytes, int]]:
     if some:
         pieces.append((b"".join(some), len(some)))
     return pieces
+
+
+def piece_bytes_for(file: BinaryIO) -> int:
+    """How much may be written at once, so that several processes with the same file do not tear each other's lines."""
+    try:
+        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (OSError, ValueError):  # a file in memory has no descriptor
+        regular = False
+    return FILE_PIECE_BYTES if regular else PIECE_BYTES
 
 
 def writer_to(file: BinaryIO) -> Callable[[bytes], object]:

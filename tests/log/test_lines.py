@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import subprocess
@@ -10,12 +11,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from gateway.clock import SystemClock
 from gateway.log import EventLog
-from gateway.log.lines import MAX_WAITING_BYTES, PIECE_BYTES, LineQueue
+from gateway.log.lines import FILE_PIECE_BYTES, MAX_WAITING_BYTES, PIECE_BYTES, LineQueue, piece_bytes_for
 from tests.e2e.served import wait_until
 
 LONG_S = 30.0
@@ -47,6 +49,14 @@ def reader() -> Iterator[Reader]:
 
 def gap(count: int) -> bytes:
     return b"dropped %d\n" % count
+
+
+def test_only_a_regular_file_takes_more_at_once_than_a_pipe(tmp_path: Path) -> None:
+    """Pipes and terminals are shared by the supervisor and all gateway processes: what is longer would be torn."""
+    read, write = os.pipe()
+    with os.fdopen(read, "rb"), os.fdopen(write, "wb") as pipe, (tmp_path / "log").open("wb") as regular:
+        assert (PIECE_BYTES, FILE_PIECE_BYTES) == (piece_bytes_for(pipe), piece_bytes_for(regular))
+    assert PIECE_BYTES == piece_bytes_for(io.BytesIO())
 
 
 def test_lines_arrive_whole_in_order_and_all_of_them() -> None:
