@@ -17,7 +17,7 @@ GATHER_S = 0.02
 PIECE_BYTES = 4096
 """PIPE_BUF: what one process writes into a shared pipe at once is not torn apart by what another one writes."""
 FILE_PIECE_BYTES = 64 * 1024
-"""The same for a regular file, where a write of any size is one. Each costs a change of threads, so fewer are better."""
+"""The same for a regular file, where a write of any size is one. Each costs a change of threads: the fewer the better."""
 LAST_LINES_S = 1.0
 """For what waits at the end to be written."""
 
