@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.api.authentication import Authenticator
 from gateway.errors import RequestError
@@ -14,13 +14,13 @@ from gateway.proxy.client import Headers
 from gateway.proxy.direct import DirectTransport
 from gateway.proxy.relay import Relay
 
-MAX_BODY_BYTES = UNCOUNTED_BYTES
+MAX_BODY_BYTES: Final = UNCOUNTED_BYTES
 """Of a request that is served without a task: what arrives in one read of the socket, and is parsed in no time."""
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
-_MAX_DIGITS = 7
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+_MAX_DIGITS: Final = 7
 # With these a request is not the usual one: how it is to be read, or answered, depends on their values.
-_UNUSUAL = frozenset(
+_UNUSUAL: Final = frozenset(
     {b"connection", b"content-encoding", b"expect", b"origin", b"te", b"transfer-encoding", b"trailer", b"upgrade"}
 )
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.fleet.breaker import Breaker, BreakerLimits
 from gateway.fleet.row import BoardRow, Column
 from gateway.messages import WorkerLoad
 from gateway.types import Candidate, CircuitState, WorkerView
 
-CLAIM_SLACK_S = 0.05
+CLAIM_SLACK_S: Final = 0.05
 """How much longer the first in line of another process must have waited for a free permit to be left to it."""
-CLAIM_STANDS_S = 0.5
+CLAIM_STANDS_S: Final = 0.5
 """
 A process that has not looked for so long does not take what it claims: it hangs, or is dead. Longer than the event loop
 of a busy process may be late, or that process gets nothing as long as there is demand in others, which pass permits on

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 import structlog
@@ -25,7 +25,7 @@ from gateway.types import Outcome
 
 Level = Literal["info", "warning", "error"]
 Style = Literal["json", "text"]
-_QUIET_OUTCOMES = frozenset({Outcome.OK, Outcome.CLIENT_ERROR, Outcome.CLIENT_CLOSED, Outcome.REJECTED})
+_QUIET_OUTCOMES: Final = frozenset({Outcome.OK, Outcome.CLIENT_ERROR, Outcome.CLIENT_CLOSED, Outcome.REJECTED})
 
 
 class EventLog:
@@ -169,7 +169,7 @@ def _encode_other(value: object) -> str:
     return str(value)
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_encode_other)
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_encode_other)
 
 
 def _encode(event: Mapping[str, object]) -> bytes:

@@ -12,12 +12,12 @@ from typing import BinaryIO
 
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Lines that wait for a slow reader; some ten thousand requests' worth. Further ones are dropped."""
-GATHER_S = 0.02
-"""Lines of so long are written together, so that a busy event loop is not interrupted for each of them."""
+GATHER_S = 0.1
+"""Lines of so long are written together: each time interrupts a busy event loop, for some 0.1 ms."""
 PIECE_BYTES = 4096
 """PIPE_BUF: what one process writes into a shared pipe at once is not torn apart by what another one writes."""
 FILE_PIECE_BYTES = 64 * 1024
-"""The same for a regular file, where a write of any size is one. Each costs a change of threads: the fewer the better."""
+"""The same for a regular file, where a write of any size is one; each costs a change of threads."""
 LAST_LINES_S = 1.0
 """For what waits at the end to be written."""
 

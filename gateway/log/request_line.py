@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.record import ExchangeRecord
 from gateway.types import Stage
 
@@ -104,7 +106,7 @@ def readable(record: ExchangeRecord) -> str:
     return " ".join(said) + "".join(f"; {detail}" for detail in details)
 
 
-_STAGE_NAMES = {stage: f"{stage}_ms" for stage in Stage}
+_STAGE_NAMES: Final = {stage: f"{stage}_ms" for stage in Stage}
 
 
 def _milliseconds(seconds: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from gateway.metrics import catalogue as c
 from gateway.metrics.board import Cells
@@ -13,10 +14,10 @@ from gateway.metrics.tenants import IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, REQ
 from gateway.record import ExchangeRecord
 from gateway.types import CircuitState, DecisionReason, Outcome, Policy, RejectionReason, Stage
 
-_CIRCUIT_VALUE = {CircuitState.CLOSED: 0.0, CircuitState.HALF_OPEN: 1.0, CircuitState.OPEN: 2.0}
-_POLICIES = frozenset(map(str, Policy))
-_DECISIONS = frozenset(map(str, DecisionReason))
-_REJECTIONS = frozenset(map(str, RejectionReason))
+_CIRCUIT_VALUE: Final = {CircuitState.CLOSED: 0.0, CircuitState.HALF_OPEN: 1.0, CircuitState.OPEN: 2.0}
+_POLICIES: Final = frozenset(map(str, Policy))
+_DECISIONS: Final = frozenset(map(str, DecisionReason))
+_REJECTIONS: Final = frozenset(map(str, RejectionReason))
 
 
 def whole_microseconds(seconds: float) -> float:

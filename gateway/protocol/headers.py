@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 
 # An allow-list: what a worker needs and what is about the request itself. Everything else is about the client's own
 # connection (hop-by-hop headers, Host, encodings, cookies), about who it is (credentials, organisation), or unknown.
-_TO_WORKER = frozenset(
+_TO_WORKER: Final = frozenset(
     {
         b"accept",
         b"anthropic-beta",
@@ -23,9 +24,9 @@ _TO_WORKER = frozenset(
     }
 )
 # With these a client chooses its place in the worker's queue.
-_OPERATOR = frozenset({b"x-vllm-priority", b"x-data-parallel-rank"})
+_OPERATOR: Final = frozenset({b"x-vllm-priority", b"x-data-parallel-rank"})
 
-_HOP_BY_HOP = frozenset(
+_HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -39,7 +40,7 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # Not the worker's to say to a client: framing and ids are set anew; CORS, cookies and transport are the gateway's.
-_NOT_TO_CLIENT = _HOP_BY_HOP | {
+_NOT_TO_CLIENT: Final = _HOP_BY_HOP | {
     b"alt-svc",
     b"content-length",
     b"date",
@@ -53,12 +54,12 @@ _NOT_TO_CLIENT = _HOP_BY_HOP | {
     b"x-powered-by",
     b"x-request-id",
 }
-_NOT_ON_STREAMS = frozenset({b"cache-control", b"content-type", b"etag", b"last-modified", b"x-accel-buffering"})
-_NOT_TO_CLIENT_PREFIXES = (b"access-control-", b"endpoint-load-metrics")
+_NOT_ON_STREAMS: Final = frozenset({b"cache-control", b"content-type", b"etag", b"last-modified", b"x-accel-buffering"})
+_NOT_TO_CLIENT_PREFIXES: Final = (b"access-control-", b"endpoint-load-metrics")
 
-_SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_SAFE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 # Line ends would split the header, other control characters upset parsers.
-_UNSAFE_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_UNSAFE_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def client_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

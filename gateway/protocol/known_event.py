@@ -8,14 +8,15 @@ stands before and after the text is the same, and the text has nothing that JSON
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from gateway.protocol.observer import glance
 
-END = b"\n\n\r\n"
+END: Final = b"\n\n\r\n"
 """What follows an event that is alone in its chunk: its blank line, and the chunk's own line end."""
-_TEXT_BEGINS = re.compile(rb'"(?:content|text)" ?: ?"')
+_TEXT_BEGINS: Final = re.compile(rb'"(?:content|text)" ?: ?"')
 # Printable ASCII but for quotes and backslashes: it means itself in a JSON string, and never ends one.
-_TEXT = re.compile(rb"[ !#-\[\]-~]+")
+_TEXT: Final = re.compile(rb"[ !#-\[\]-~]+")
 
 
 class KnownEvent:

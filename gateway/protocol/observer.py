@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -22,7 +23,7 @@ from gateway.types import Family
 __all__ = ["Ending", "InBandError", "StreamObserver", "StreamVerdict", "UsageFilter", "glance"]
 
 # The last event of a Responses stream repeats the whole answer, and the usage stands at its end.
-_RESPONSES_CAP = 16 * EVENT_CAP
+_RESPONSES_CAP: Final = 16 * EVENT_CAP
 
 
 class Ending(StrEnum):
@@ -328,10 +329,10 @@ class StreamObserver:
         self.output_tokens = _greater(self.output_tokens, usage.get("completion_tokens", usage.get("output_tokens")))
 
 
-_CHUNKED_FAMILIES = (Family.CHAT, Family.COMPLETIONS)
+_CHUNKED_FAMILIES: Final = (Family.CHAT, Family.COMPLETIONS)
 # Not the typed decoder's: strict JSON of another shape, lenient JSON, no JSON, or nested beyond the stack.
-_UNREADABLE = (msgspec.DecodeError, RecursionError)
-_RESPONSES_TERMINAL = frozenset({"response.completed", "response.failed", "response.incomplete"})
+_UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
+_RESPONSES_TERMINAL: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
 
 
 def glance(event: bytes, _decode: Callable[[bytes], payloads.Chunk] = payloads.CHUNK.decode) -> int:

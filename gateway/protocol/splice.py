@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -12,7 +13,7 @@ from gateway.protocol.multipart import read_fields
 from gateway.protocol.request import TOKEN_LIMITS, RequestView
 from gateway.types import Family
 
-OPERATOR_FIELDS = frozenset({"priority", "request_id", "kv_transfer_params", "ec_transfer_params", "cache_salt"})
+OPERATOR_FIELDS: Final = frozenset({"priority", "request_id", "kv_transfer_params", "ec_transfer_params", "cache_salt"})
 """Fields of a worker's API with which one tenant influences another's requests."""
 
 
@@ -38,9 +39,9 @@ class Rewrites:
 
 
 _Edit = bytes | None  # the new value of a member; None removes it
-_USAGE_ONLY = b'{"include_usage":true}'
+_USAGE_ONLY: Final = b'{"include_usage":true}'
 # Without include_usage the worker ignores continuous_usage_stats; with it, every chunk would carry usage.
-_USAGE_OPTIONS = frozenset({"include_usage", "continuous_usage_stats"})
+_USAGE_OPTIONS: Final = frozenset({"include_usage", "continuous_usage_stats"})
 
 
 def forces_usage(view: RequestView) -> bool:

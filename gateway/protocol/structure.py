@@ -10,23 +10,24 @@ repeats a key hides what the first of them nested.)
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Final
 
 from gateway.errors import RequestError
 
-MAX_CONTAINERS = 250_000
+MAX_CONTAINERS: Final = 250_000
 """Arrays and objects in one body. More is not a conversation, and each costs time in every process it passes."""
 
-MAX_MEMBERS = 250_000
+MAX_MEMBERS: Final = 250_000
 """Object members in one body, at all levels."""
 
-_SMALL = 64 * 1024
+_SMALL: Final = 64 * 1024
 """Too small for too many members."""
-_SLICE = 4 * 1024 * 1024
+_SLICE: Final = 4 * 1024 * 1024
 # Deletes everything but quotes, brackets and colons; objects and arrays nest alike.
-_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
-_UNSTRUCTURED = bytes(byte for byte in range(256) if byte not in b'"[]{}:')
-_NOT_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_TO_STEP = bytes.maketrans(b"{}[]", b"\x01\xff\x01\xff")
+_TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
+_UNSTRUCTURED: Final = bytes(byte for byte in range(256) if byte not in b'"[]{}:')
+_NOT_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_TO_STEP: Final = bytes.maketrans(b"{}[]", b"\x01\xff\x01\xff")
 
 
 def check_structure(body: bytes, max_depth: int) -> None:

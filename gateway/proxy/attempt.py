@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import GatewayError, RequestError, UpstreamConnectError, UpstreamProtocolError
 from gateway.protocol import errors_wire
@@ -26,9 +26,9 @@ from gateway.types import Family, Outcome, Phase, Stage, WorkerAddress, WorkerVi
 if TYPE_CHECKING:
     from gateway.proxy.exchange import Exchange
 
-MAX_HEADS = 64
+MAX_HEADS: Final = 64
 """Workers for which the beginning of a client's requests is kept."""
-_LAST_MARKER_ENDS = (Family.CHAT, Family.COMPLETIONS)
+_LAST_MARKER_ENDS: Final = (Family.CHAT, Family.COMPLETIONS)
 """Families whose terminal marker is really the last thing of a stream."""
 
 

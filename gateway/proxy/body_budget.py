@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.errors import Rejected
 from gateway.types import RejectionReason
 
-UNCOUNTED_BYTES = 64 * 1024
+UNCOUNTED_BYTES: Final = 64 * 1024
 """Bodies up to here are not counted: thousands of them matter less than one large one, and most are smaller."""
-RETRY_AFTER_S = 2.0
+RETRY_AFTER_S: Final = 2.0
 """A large body is held for seconds: while it arrives, while its request waits, and until its answer has begun."""
 
 

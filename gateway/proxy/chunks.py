@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-_LONGEST = 16 * 1024
-LONGEST_LINE = 4 + 2
+from typing import Final
+
+_LONGEST: Final = 16 * 1024
+LONGEST_LINE: Final = 4 + 2
 # As servers write them: no zero, no extension, no leading zero, no upper case. Looking one up is cheaper than `int`,
 # which would also take what is no chunk size (a sign, a space, an underscore).
-SIZES = {b"%x" % size: size for size in range(1, _LONGEST + 1)}
+SIZES: Final = {b"%x" % size: size for size in range(1, _LONGEST + 1)}
 
 
 def whole_chunks(data: bytes) -> bytes | None:

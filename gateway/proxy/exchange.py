@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Coroutine
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import Rejected, RequestError
 from gateway.protocol import errors_wire, splice
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from gateway.proxy.interfaces import Caller, Lease
     from gateway.proxy.relay import Relay
 
-_LOG = logging.getLogger("gateway.proxy")
-_DEATHS = (Cause.CONNECTION_LOST, Cause.INCOMPLETE, Cause.ABORTED)
+_LOG: Final = logging.getLogger("gateway.proxy")
+_DEATHS: Final = (Cause.CONNECTION_LOST, Cause.INCOMPLETE, Cause.ABORTED)
 """Failures in which the worker may have died of this request."""
-_WORKER_LIMITS = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
+_WORKER_LIMITS: Final = (Limit.FIRST_BYTE, Limit.FIRST_TOKEN, Limit.IDLE)
 
-HEARTBEAT = b": keep-alive\n\n"
-LARGE_BODY_BYTES = 1024 * 1024
+HEARTBEAT: Final = b": keep-alive\n\n"
+LARGE_BODY_BYTES: Final = 1024 * 1024
 
 
 class Exchange(Waiting):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import RequestError
 from gateway.protocol.headers import header_lines, passed_headers, response_headers
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.proxy.upstream import UpstreamConnection
 
 
-_LOG = logging.getLogger("gateway.proxy")
+_LOG: Final = logging.getLogger("gateway.proxy")
 
 
 def begin(exchange: Exchange, body: bytes) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 
-MAX_KNOWN_BODY = 128 * 1024
+MAX_KNOWN_BODY: Final = 128 * 1024
 """Longest body of an answer whose head need not be parsed: always held as a whole."""
 
-_LENGTH = re.compile(rb"\r\ncontent-length: (\d{1,7})\r\n", re.IGNORECASE)
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d{1,7})\r\n", re.IGNORECASE)
 
 
 class KnownHead:

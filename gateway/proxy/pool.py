@@ -13,15 +13,16 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import monotonic
+from typing import Final
 
 from gateway.proxy.upstream import UpstreamConnection, connect, tls_context
 from gateway.types import WorkerAddress, WorkerView
 
-IDLE_EXPIRY_S = 2.5
+IDLE_EXPIRY_S: Final = 2.5
 """Half of vLLM's keep-alive time of 5 s: a request must never meet a connection the worker is just closing."""
-MAX_IDLE = 256
+MAX_IDLE: Final = 256
 """Idle connections kept to one worker."""
-LINGER_S = 0.25
+LINGER_S: Final = 0.25
 """A worker whose stream has said its last event gets so long to end the message before its connection is closed."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.protocol.paths import InferenceRoute
 from gateway.proxy import inline
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.proxy.pool import ConnectionPools
 
 
-ARM_AFTER_S = 0.02
+ARM_AFTER_S: Final = 0.02
 """An exchange that has lasted so long gets a timer for its time limits."""
 
 

@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -21,7 +21,7 @@ from gateway.errors import UpstreamConnectError, UpstreamError, UpstreamIncomple
 from gateway.proxy.known_head import Headers, KnownHead
 from gateway.types import WorkerAddress
 
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES: Final = 64 * 1024
 """Status line and headers of one answer; also bounds trailers."""
 
 
@@ -62,7 +62,7 @@ class Nobody:
         """Ignore it."""
 
 
-_NOBODY = Nobody()
+_NOBODY: Final = Nobody()
 
 
 class UpstreamConnection(asyncio.Protocol):
