@@ -14,8 +14,12 @@ opened says nothing about the worker now. A new launch of the worker gets a new 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.types import CircuitState
+
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_CLOSED: Final = CircuitState.CLOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Breaker:
     __slots__ = ("_epoch", "_failures", "_limits", "_pause_s", "_until_s", "state")
 
     def __init__(self, limits: BreakerLimits) -> None:
-        self.state = CircuitState.CLOSED
+        self.state = _CLOSED
         self._limits = limits
         self._epoch = 0
         self._failures = 0
@@ -48,11 +52,11 @@ class Breaker:
 
     def admits(self, now_s: float) -> bool:
         """Whether an attempt may begin now."""
-        return self.state is CircuitState.CLOSED or now_s >= self._until_s
+        return self.state is _CLOSED or now_s >= self._until_s
 
     def begin(self, now_s: float) -> int:
         """An attempt begins (even against advice); returns its epoch, for the verdict."""
-        if self.state is not CircuitState.CLOSED and now_s >= self._until_s:
+        if self.state is not _CLOSED and now_s >= self._until_s:
             self._enter(CircuitState.HALF_OPEN, now_s + self._limits.probe_s)
         return self._epoch
 
@@ -61,9 +65,9 @@ class Breaker:
         if epoch != self._epoch:
             return
         self._failures = 0
-        if self.state is not CircuitState.CLOSED:
+        if self.state is not _CLOSED:
             self._pause_s = self._limits.pause_s
-            self._enter(CircuitState.CLOSED, 0.0)
+            self._enter(_CLOSED, 0.0)
 
     def failed(self, epoch: int, now_s: float) -> None:
         """The attempt failed by the worker's fault."""

@@ -14,6 +14,9 @@ from gateway.metrics.tenants import IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, REQ
 from gateway.record import ExchangeRecord
 from gateway.types import CircuitState, DecisionReason, Outcome, Policy, RejectionReason, Stage
 
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_REJECTED: Final = Outcome.REJECTED
+_ADMISSION: Final = Stage.ADMISSION
 _CIRCUIT_VALUE: Final = {CircuitState.CLOSED: 0.0, CircuitState.HALF_OPEN: 1.0, CircuitState.OPEN: 2.0}
 _POLICIES: Final = frozenset(map(str, Policy))
 _DECISIONS: Final = frozenset(map(str, DecisionReason))
@@ -130,7 +133,7 @@ class SlotCounters:
             cells[self._retries[model, reason]] += 1.0
         if record.disconnect is not None:
             cells[self._disconnects[model, record.disconnect]] += 1.0
-        if record.outcome is Outcome.REJECTED:
+        if record.outcome is _REJECTED:
             code = record.rejection or record.error_code
             cells[self._rejections[model, code if code in _REJECTIONS else OTHER]] += 1.0
         if record.policy:
@@ -175,7 +178,7 @@ class SlotCounters:
                 self._first_token[model].observe(whole_microseconds(record.ttft_s))
             if record.tpot_s is not None:
                 self._per_token[model].observe(whole_microseconds(record.tpot_s))
-        waited_s = record.stages.get(Stage.ADMISSION, 0.0)
+        waited_s = record.stages.get(_ADMISSION, 0.0)
         if waited_s or record.attempts:
             self._queue_wait[model].observe(whole_microseconds(waited_s))
         for stage, seconds in record.stages.items():

@@ -17,6 +17,11 @@ from gateway.protocol.request_payloads import BOOLEAN, INTEGER, STREAM_OPTIONS, 
 from gateway.protocol.structure import check_structure
 from gateway.types import Endpoint, Family
 
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_AUDIO: Final = Endpoint.AUDIO
+_RESPONSES: Final = Family.RESPONSES
+
+
 MAX_MODEL_NAME: Final = 1024
 """Longest model name read, in characters."""
 
@@ -132,14 +137,14 @@ def parse_request(body: bytes, endpoint: Endpoint, content_type: str, *, max_dep
         RequestError: 400; its message never echoes the body.
     """
     media_type = content_type.partition(";")[0].strip().lower()
-    if media_type == "multipart/form-data" and endpoint is Endpoint.AUDIO:
+    if media_type == "multipart/form-data" and endpoint is _AUDIO:
         return _parse_form(body, endpoint, content_type)
     if media_type != "application/json":
-        expected = "application/json" + (" or multipart/form-data" if endpoint is Endpoint.AUDIO else "")
+        expected = "application/json" + (" or multipart/form-data" if endpoint is _AUDIO else "")
         raise RequestError(400, f"Unsupported content type: expected {expected}.", code="unsupported_content_type")
     members = _decode(body, max_depth)
     family = _FAMILIES[endpoint]
-    if family is Family.RESPONSES:
+    if family is _RESPONSES:
         _check_stands_alone(members)
     return RequestView(
         endpoint,

@@ -39,6 +39,7 @@ class Rewrites:
 
 
 _Edit = bytes | None  # the new value of a member; None removes it
+_WITH_USAGE: Final = (Family.CHAT, Family.COMPLETIONS)
 _USAGE_ONLY: Final = b'{"include_usage":true}'
 # Without include_usage the worker ignores continuous_usage_stats; with it, every chunk would carry usage.
 _USAGE_OPTIONS: Final = frozenset({"include_usage", "continuous_usage_stats"})
@@ -46,7 +47,7 @@ _USAGE_OPTIONS: Final = frozenset({"include_usage", "continuous_usage_stats"})
 
 def forces_usage(view: RequestView) -> bool:
     """Whether `force_usage` would change this request; the usage event must then be dropped from the answer."""
-    return view.stream and view.include_usage is not True and view.family in (Family.CHAT, Family.COMPLETIONS)
+    return view.stream and view.include_usage is not True and view.family in _WITH_USAGE
 
 
 def apply(view: RequestView, rewrites: Rewrites) -> bytes:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.types import Phase, Stage
 
 if TYPE_CHECKING:
     from gateway.proxy.exchange import Exchange
+
+
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_STREAMING: Final = Phase.STREAMING
+_RELAY: Final = Stage.RELAY
 
 
 def complete_record(exchange: Exchange) -> None:
@@ -26,8 +31,8 @@ def complete_record(exchange: Exchange) -> None:
     if answer.first_byte_at is not None:
         record.first_byte_s = answer.first_byte_at - attempt.sent_at
     record.bytes_out += answer.direct_bytes
-    if exchange.committed_at and answer.first_byte_at is not None and exchange.phase is Phase.STREAMING:
-        record.stages[Stage.RELAY] = max(0.0, exchange.streaming_at - answer.first_byte_at)
+    if exchange.committed_at and answer.first_byte_at is not None and exchange.phase is _STREAMING:
+        record.stages[_RELAY] = max(0.0, exchange.streaming_at - answer.first_byte_at)
     tail = attempt.usage
     if tail is not None:
         record.prompt_tokens = tail.prompt_tokens
@@ -50,7 +55,7 @@ def complete_record(exchange: Exchange) -> None:
         # The client left, or the worker told no usage: at least so many were relayed.
         record.output_tokens = answer.tokens
         record.output_tokens_estimated = True
-    if first is not None and exchange.phase is Phase.STREAMING:
+    if first is not None and exchange.phase is _STREAMING:
         record.ttft_s = max(first, exchange.streaming_at) - exchange.body_done_at
         if record.output_tokens is not None and record.output_tokens > 1 and not record.output_tokens_estimated:
             record.tpot_s = record.tokens_s / (record.output_tokens - 1)

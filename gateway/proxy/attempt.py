@@ -26,6 +26,13 @@ from gateway.types import Family, Outcome, Phase, Stage, WorkerAddress, WorkerVi
 if TYPE_CHECKING:
     from gateway.proxy.exchange import Exchange
 
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_CONNECTING: Final = Phase.CONNECTING
+_HEADERS: Final = Phase.HEADERS
+_STREAMING: Final = Phase.STREAMING
+_CONNECT: Final = Stage.CONNECT
+
+
 MAX_HEADS: Final = 64
 """Workers for which the beginning of a client's requests is kept."""
 _LAST_MARKER_ENDS: Final = (Family.CHAT, Family.COMPLETIONS)
@@ -201,7 +208,7 @@ class Attempt:
             if self.connection is not None:
                 self._reused = True
                 return
-        exchange.enter(Phase.CONNECTING)
+        exchange.enter(_CONNECTING)
         self._connecting = asyncio.get_running_loop().create_task(pools.connect(worker))
         self._connecting.add_done_callback(lambda _: exchange.wake())
 
@@ -250,7 +257,7 @@ class Attempt:
     def _note_connecting(self) -> None:
         exchange = self._exchange
         stages = exchange.record.stages
-        stages[Stage.CONNECT] = stages.get(Stage.CONNECT, 0.0) + time.monotonic() - exchange.phase_at
+        stages[_CONNECT] = stages.get(_CONNECT, 0.0) + time.monotonic() - exchange.phase_at
 
     def send(self) -> None:
         """Send the request on the connection."""
@@ -273,7 +280,7 @@ class Attempt:
         )
         connection.send(answer, head, self._body)
         self.sent_at = time.monotonic()
-        exchange.enter(Phase.HEADERS)
+        exchange.enter(_HEADERS)
 
     def _head_begin(self, worker: WorkerView) -> bytes:
         """The request line and the headers that do not change from one request of this client's to the next."""
@@ -343,7 +350,7 @@ class Attempt:
             exchange.enter(Phase.FIRST_EVENT)
             await exchange.until(answer.first_event_known)
             self._judge_beginning(connection, answer)
-            exchange.enter(Phase.STREAMING)
+            exchange.enter(_STREAMING)
         if not client.started:
             headers = response_headers(answer.headers, request_id=exchange.request_id, stream=True)
             data = b"" if answer.over else answer.take()
@@ -369,7 +376,7 @@ class Attempt:
             if not marker_ends:
                 # Where the marker is the end, it must not go out before it is known that the answer is a good one.
                 await self._pass_on(answer)
-            exchange.enter(Phase.STREAMING)
+            exchange.enter(_STREAMING)
             await exchange.until(answer.has_ended)
         await self._conclude(answer)
 
@@ -464,7 +471,7 @@ class Attempt:
             headers = response_headers(
                 answer.headers, request_id=exchange.request_id, stream=False, content_length=len(body)
             )
-            exchange.enter(Phase.STREAMING)
+            exchange.enter(_STREAMING)
             await exchange.sending(client.answer(answer.status, headers, body))
         else:
             headers = response_headers(
@@ -473,7 +480,7 @@ class Attempt:
                 stream=answer.streamed,
                 content_length=None if answer.streamed else answer.content_length,
             )
-            exchange.enter(Phase.STREAMING)
+            exchange.enter(_STREAMING)
             await exchange.sending(client.start(answer.status, headers))
             end = b""
             while not answer.over:

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     from gateway.proxy.interfaces import Caller, Lease
     from gateway.proxy.relay import Relay
 
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_BODY: Final = Phase.BODY
+_QUEUED: Final = Phase.QUEUED
+_STREAMING: Final = Phase.STREAMING
+_PARSE: Final = Stage.PARSE
+_ROUTING: Final = Stage.ROUTING
+_ADMISSION: Final = Stage.ADMISSION
 _LOG: Final = logging.getLogger("gateway.proxy")
 _DEATHS: Final = (Cause.CONNECTION_LOST, Cause.INCOMPLETE, Cause.ABORTED)
 """Failures in which the worker may have died of this request."""
@@ -86,7 +93,7 @@ class Exchange(Waiting):
         self.defect: Exception | None = None
         now = time.monotonic()
         self.body_done_at = now
-        self.phase = Phase.BODY
+        self.phase = _BODY
         self.phase_at = now
         self.record = ExchangeRecord(self.request_id, route.endpoint, self.family, now, tenant=caller.tenant)
         tracer = relay.tracer
@@ -273,7 +280,7 @@ class Exchange(Waiting):
         record.model = model.name
         self.policy = relay.policy.of(model.name)
         self.view = view
-        record.stages[Stage.PARSE] = time.monotonic() - began
+        record.stages[_PARSE] = time.monotonic() - began
         return view
 
     # --- attempts -------------------------------------------------------------------------------------------------
@@ -298,7 +305,7 @@ class Exchange(Waiting):
         began = time.monotonic()
         lease = self.relay.dispatcher.lease(self.record.model, view, excluded, self.body_done_at)
         stages = self.record.stages
-        stages[Stage.ROUTING] = stages.get(Stage.ROUTING, 0.0) + time.monotonic() - began
+        stages[_ROUTING] = stages.get(_ROUTING, 0.0) + time.monotonic() - began
         return lease
 
     def attempt_at(self, lease: Lease, body: bytes, view: RequestView, *, fresh: bool = False) -> Attempt:
@@ -375,7 +382,7 @@ class Exchange(Waiting):
         """Wait in line for a lease, which counts already. Raises RequestError when there is none to be had."""
         record = self.record
         began = time.monotonic()
-        self.enter(Phase.QUEUED)
+        self.enter(_QUEUED)
         try:
             with self.relay.dispatcher.queue(
                 record.model, view, excluded, self.body_done_at, self.wake, again=failed is not None
@@ -383,7 +390,7 @@ class Exchange(Waiting):
                 await self.until(turn.over)
                 lease = turn.take()
         finally:
-            record.stages[Stage.ADMISSION] = record.stages.get(Stage.ADMISSION, 0.0) + time.monotonic() - began
+            record.stages[_ADMISSION] = record.stages.get(_ADMISSION, 0.0) + time.monotonic() - began
         if lease is not None:
             return lease
         if failed is not None and failed.error is not None:
@@ -404,7 +411,7 @@ class Exchange(Waiting):
         """The exchange does something else from now on; its time limit counts as soon as it waits."""
         self.phase = phase
         self.phase_at = time.monotonic()
-        if phase is Phase.STREAMING and not self.streaming_at:
+        if phase is _STREAMING and not self.streaming_at:
             self.streaming_at = self.phase_at
         self._arm_due = True
 
@@ -525,7 +532,7 @@ class Exchange(Waiting):
         answer = attempt.answer if attempt is not None else None
         observer = answer.observer if answer is not None else None
         inside = attempt is None or attempt.inside_event
-        if self.phase is Phase.STREAMING and (answer is None or inside or observer is None):
+        if self.phase is _STREAMING and (answer is None or inside or observer is None):
             # Nothing that could be written here would be read as an error: break the framing instead.
             client.break_off()
             return

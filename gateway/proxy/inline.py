@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from gateway.proxy.upstream import UpstreamConnection
 
 
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_HEADERS: Final = Phase.HEADERS
+_FIRST_EVENT: Final = Phase.FIRST_EVENT
+_STREAMING: Final = Phase.STREAMING
+_OK: Final = Outcome.OK
 _LOG: Final = logging.getLogger("gateway.proxy")
 
 
@@ -105,8 +110,8 @@ def _advance(exchange: Exchange) -> bool:
         return False
     if answer.complete:
         return _finish_plain(exchange, attempt, answer)
-    if exchange.phase is Phase.HEADERS:
-        exchange.enter(Phase.FIRST_EVENT)
+    if exchange.phase is _HEADERS:
+        exchange.enter(_FIRST_EVENT)
     return True
 
 
@@ -120,13 +125,13 @@ def _finish_plain(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
     client, direct = exchange.client, exchange.client.direct
     assert direct is not None
     assert attempt.connection is not None
-    exchange.enter(Phase.STREAMING)
+    exchange.enter(_STREAMING)
     client.sent_start(200, len(body), complete=True)
     exchange.inline = False
     direct.unwatch()
     direct.answer(200, _fields(exchange, attempt.connection, answer, len(body)), body)
     exchange.committed_at = time.monotonic()
-    exchange.record.outcome = Outcome.OK
+    exchange.record.outcome = _OK
     attempt.lease.succeeded()
     attempt.release(attempt.connection)
     attempt.ended()
@@ -143,10 +148,10 @@ def _begin_stream(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
     if answer.overflowed or observer.error is not None:
         return False
     if observer.events == 0:
-        if exchange.phase is Phase.HEADERS:
-            exchange.enter(Phase.FIRST_EVENT)
+        if exchange.phase is _HEADERS:
+            exchange.enter(_FIRST_EVENT)
         return True
-    exchange.enter(Phase.STREAMING)
+    exchange.enter(_STREAMING)
     headers = response_headers(answer.headers, request_id=exchange.request_id, stream=True)
     data = answer.take()
     attempt.send_at = exchange.phase_at

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.routing.decision import Decision, Question, Scorer
 from gateway.types import Candidate, DecisionReason, Policy, WorkerState
+
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_READY: Final = WorkerState.READY
+_TIE: Final = DecisionReason.TIE
+_BEST_SCORE: Final = DecisionReason.BEST_SCORE
 
 
 class Scheduler:
@@ -51,7 +57,7 @@ class Scheduler:
         elif len(scored) == 1:
             reason = DecisionReason.ONLY
         else:
-            reason = DecisionReason.TIE if ties > 1 else DecisionReason.BEST_SCORE
+            reason = _TIE if ties > 1 else _BEST_SCORE
         worker = scored[winner].worker
         self._turn += 1
         last_turn[worker] = self._turn
@@ -81,7 +87,7 @@ def _filter(
     busy = False
     excluded = question.excluded
     for candidate in candidates:
-        if candidate.state is not WorkerState.READY:
+        if candidate.state is not _READY:
             rejected.append((candidate.worker, candidate.state))
         elif candidate.worker in excluded:
             rejected.append((candidate.worker, "tried before"))
