@@ -28,7 +28,7 @@ from gateway.log import EventLog
 from gateway.messages import Configure, Drain, Hello, LoadReport, ToSupervisor
 from gateway.metrics import Board
 from gateway.metrics.catalogue import IN_FLIGHT
-from gateway.setup.compiled import INTERPRETED
+from gateway.setup.compiled import INTERPRETED, built
 from gateway.types import FleetSnapshot
 
 BACKOFF_INITIAL_S = 0.1
@@ -212,8 +212,9 @@ class GatewaySlot:
                     "what it said is on the standard error of `gateway up`; `gateway doctor` checks the installation"
                 )
             pause_s = min(BACKOFF_INITIAL_S * 2 ** (failures - 1), BACKOFF_MAX_S)
-            if self.compiled and -code in CRASHES and not self._distrusted:
-                # Sources cannot crash an interpreter; compiled ones might. Never twice for the same reason.
+            crashed = self.compiled and -code in CRASHES
+            if not self._distrusted and (crashed or (not self._hello and built() is not None)):
+                # Sources cannot crash an interpreter, compiled ones might; and a damaged build does not even start.
                 self._distrusted = True
                 self._log.event("compiled_modules_distrusted", level="error", slot=self._plan.slot, exit_code=code)
             self.restarts += 1
@@ -242,7 +243,7 @@ class GatewaySlot:
             process = await anyio.open_process(
                 [
                     *plan.argv,
-                    *((INTERPRETED,) if self._distrusted else ()),
+                    *((INTERPRETED,) if self._distrusted and plan.argv[-1] != INTERPRETED else ()),
                     *("--listen-fd", str(descriptors[0])),
                     *("--control-fd", str(descriptors[1])),
                     *("--metrics-fd", str(descriptors[2])),

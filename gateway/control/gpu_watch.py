@@ -74,6 +74,7 @@ class GpuWatch:
             reading = _Aside(reader.sensors)
             try:
                 self.readings = tuple(await self._in_time(reading))
+                self._on_reading(self.readings)
             except Exception as exc:
                 self._fails(exc)
                 await self._pause(reader, AFTER_FAILURE_S)
@@ -86,7 +87,6 @@ class GpuWatch:
             if self._failing:
                 self._log.event("gpu_sensors_readable")
             self._failing = False
-            self._on_reading(self.readings)
             await self._pause(reader, INTERVAL_S)
 
     async def _in_time(self, reading: _Aside[Sequence[GpuSensors]]) -> Sequence[GpuSensors]:

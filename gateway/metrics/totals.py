@@ -80,12 +80,14 @@ class Totals:
         self._counted: Mapping[float, Counted] = {}
         self._apart: Mapping[SeriesKey, list[float]] = {}
         self._sums: dict[SeriesKey, float] = {}
+        self._newest: float | None = None
         self._readings = 0
         self._to_close: list[Board] = []
 
     def create(self, layout: Layout) -> Board:
         """A board for a process about to start; pass `board.fd` to it."""
         board = Board.create(layout)
+        self._newest = layout.fingerprint
         self._apart = {**{(LOST_REQUESTS, (model,)): [0.0] for model in layout.models}, **self._apart}
         self._boards = (*self._boards, board)
         return board
@@ -110,9 +112,17 @@ class Totals:
                 cells[run.begin : run.end] = [0.0] * (run.end - run.begin)
         before = self._counted.get(layout.fingerprint)
         total = cells[: layout.tenants.offset] if before is None else list(map(add, before.cells, cells))
-        self._counted = {**self._counted, layout.fingerprint: Counted(layout, total)}
-        self._apart = apart
         self._boards = tuple(each for each in self._boards if each is not board)
+        dead = {**self._counted, layout.fingerprint: Counted(layout, total)}
+        living = {each.layout.fingerprint for each in self._boards} | {self._newest}
+        for fingerprint in dead.keys() - living:
+            # A configuration that is over: by series, or every reload would make every scrape dearer.
+            over = dead.pop(fingerprint)
+            for run in over.layout.runs:
+                if run.metric.kind != "gauge":
+                    _fold(apart, _added(run, [over.cells]))
+        self._counted = dead
+        self._apart = apart
         self._to_close.append(board)
         self._close()
 

@@ -71,6 +71,8 @@ def read_fields(body: bytes, content_type: str, wanted: frozenset[str]) -> dict[
                 400, f"The form names the field '{name}' more than once.", code="duplicate_field", param=name
             )
         start = head_end + 4
+        # The blank line of a field without a value is the delimiter's own line end, too.
+        end = max(start, end)
         if end - start > _MAX_VALUE:
             raise RequestError(
                 400, f"The form field '{name}' is longer than {_MAX_VALUE} bytes.", code="invalid_value", param=name

@@ -64,7 +64,7 @@ def look(cache: Path) -> tuple[Entry, ...]:
     """
     try:
         folders = tuple(_folders(cache))
-        current = {*(engine_folder(build, cache) for build in BUILDS), default_model_folder(cache)}
+        current = _current(cache)
         used = processes_in(folders)
         entries = [_entry(folder, current, used.get(folder, ())) for folder in folders]
         if cache.is_dir():
@@ -87,7 +87,8 @@ def remove(entry: Entry) -> bool:
     folder, key = entry.path, key_of(entry.path)
     try:
         with exclusive(key.with_name(key.name + ".lock"), _refuse), without_users(folder) as free:
-            if not free or processes_in((folder,)):
+            # Somebody may have finished it since it was shown.
+            if not free or processes_in((folder,)) or _worth(folder, _current(folder.parent.parent)) is not entry.use:
                 return False
             discard(folder)
             if not key.exists():
@@ -134,18 +135,31 @@ def _entry(folder: Path, current: set[Path], pids: tuple[int, ...]) -> Entry:
     if folder == key or not key.exists():
         size += disk_bytes(key.with_name(key.name + ".log"))
     lock = key.with_name(key.name + ".lock")
-    if not lock.exists() and not (folder / MARKER).exists():
+    if folder.is_symlink() or (not lock.exists() and not (folder / MARKER).exists()):
         return Entry(folder, size, Use.FOREIGN)
-    builder = _holder(lock)
+    try:
+        builder = _holder(lock)
+        used = has_users(folder)
+    except PermissionError:  # another user's: who builds or uses it cannot be seen, and it is not ours to remove
+        return Entry(folder, size, Use.FOREIGN)
     if builder is not None:
         return Entry(folder, size, Use.BEING_BUILT, builder)
-    if has_users(folder):
+    if used:
         return Entry(folder, size, Use.A_GATEWAY, pids)
     if pids:
         return Entry(folder, size, Use.PROCESSES, pids)
+    return Entry(folder, size, _worth(folder, current))
+
+
+def _worth(folder: Path, current: set[Path]) -> Use:
+    """Of a folder that nobody uses just now."""
     if finished(folder, folder.name) is None:
-        return Entry(folder, size, Use.UNFINISHED)
-    return Entry(folder, size, Use.THIS_RELEASE if folder in current else Use.NONE)
+        return Use.UNFINISHED
+    return Use.THIS_RELEASE if folder in current else Use.NONE
+
+
+def _current(cache: Path) -> set[Path]:
+    return {*(engine_folder(build, cache) for build in BUILDS), default_model_folder(cache)}
 
 
 def _holder(lock: Path) -> tuple[int, ...] | None:

@@ -56,7 +56,8 @@ from mypyc.build import mypycify
 from setuptools import setup
 sources = sys.argv[1:]
 sys.argv[1:] = ["build_ext", "--inplace"]
-extensions = mypycify(["--ignore-missing-imports", *sources], opt_level="2", debug_level="0")
+# No configuration file: one that lies above the scratch folder, or a personal one, is somebody else's.
+extensions = mypycify(["--config-file=", "--ignore-missing-imports", *sources], opt_level="2", debug_level="0")
 for extension in extensions:
     # A warning that only some compiler gives is no reason to do without.
     extension.extra_compile_args = [one for one in extension.extra_compile_args if one != "-Werror"]
@@ -64,10 +65,23 @@ setup(name="compiled", packages=[], ext_modules=extensions)
 """
 
 
+_IMPORT = """
+import importlib, sys
+from pathlib import Path
+from gateway.setup.compiled import CompiledFinder
+folder, *modules = sys.argv[1:]
+sys.meta_path.insert(0, CompiledFinder(Path(folder)))
+for name in modules:
+    file = importlib.import_module(name).__file__
+    assert file.startswith(folder), f"error: {name} was found in {file} and not in {folder}"
+"""
+
+
 def sources(root: Path = ROOT) -> tuple[Path, ...]:
     """The modules that are compiled, relative to `root`, the folder that holds the package `gateway`."""
     found = [file for package in _PACKAGES for file in sorted((root / "gateway" / package).glob("*.py"))]
-    modules = [file.relative_to(root) for file in found if file.stem not in _INTERPRETED]
+    # An editor's lock file or a copy with a blank in its name is no module.
+    modules = [file.relative_to(root) for file in found if file.stem.isidentifier() and file.stem not in _INTERPRETED]
     return (*modules, *(Path("gateway", f"{name}.py") for name in _FURTHER))
 
 
@@ -79,7 +93,7 @@ def compiled_key(root: Path = ROOT) -> str:
     compiled = sources(root)
     folders = {(root / file).parent for file in compiled}
     digest = hashlib.sha256(repr((sys.version, sysconfig.get_config_var("EXT_SUFFIX"), _BUILD, compiled)).encode())
-    for file in sorted(file for folder in folders for file in folder.glob("*.py")):
+    for file in sorted(file for folder in folders for file in folder.glob("*.py") if file.stem.isidentifier()):
         digest.update(f"{file.relative_to(root)}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
@@ -93,25 +107,39 @@ def compiled_folder(key: str, prefix: Path) -> Path:
 def compiler(environ: Mapping[str, str]) -> str | None:
     """The C compiler: the operator's choice, the one Python was built with, or whatever there is; None without one."""
     configured = str(sysconfig.get_config_var("CC") or "cc").split()
-    candidates = (environ.get("CC", ""), configured[0], "cc", "gcc", "clang")
-    return next((one for one in candidates if one and shutil.which(one.split()[0], path=environ.get("PATH"))), None)
+    candidates = [one for one in (environ.get("CC", ""), configured[0], "cc", "gcc", "clang") if one.strip()]
+    return next((one for one in candidates if shutil.which(one.split()[0], path=environ.get("PATH"))), None)
 
 
-def ensure_compiled(root: Path, prefix: Path, environ: Mapping[str, str], report: Report) -> bool:
+def built(root: Path = ROOT, prefix: Path | None = None) -> Path | None:
+    """The folder with the extensions of the present sources, by default for this interpreter; None without them."""
+    try:
+        key = compiled_key(root)
+    except OSError:  # the sources are not all there: whoever imports them will say so
+        return None
+    folder = compiled_folder(key, prefix or Path(sys.prefix))
+    return None if finished(folder, key) is None else folder
+
+
+def ensure_compiled(
+    root: Path, prefix: Path, environ: Mapping[str, str], report: Report, *, again: bool = False
+) -> bool:
     """
     Build the extensions of the sources below `root` into the environment at `prefix`, unless they are there.
 
     Returns whether they are there. False has been reported, with what would mend it: without them everything works and
-    costs more. What failed once for these sources is not tried again before its log is removed.
-
-    Raises OSError when the sources cannot be read.
+    costs more. What failed once for these sources is tried `again`, or once its log is removed. Never raises OSError.
     """
-    key = compiled_key(root)
-    folder = compiled_folder(key, prefix)
-    if finished(folder, key) is not None:
+    if built(root, prefix) is not None:
         return True
+    try:
+        key = compiled_key(root)
+    except OSError as problem:
+        report(SetupProgress("relay", "interpreted", f"the sources could not be read: {problem}"))
+        return False
+    folder = compiled_folder(key, prefix)
     parent, log = folder.parent, folder.parent / f"{key}.log"
-    if finished(parent / FAILED, key) is not None and log.exists():
+    if not again and finished(parent / FAILED, key) is not None and log.exists():
         report(SetupProgress("relay", "interpreted", f"compiling failed earlier: {log}; remove it to try again"))
         return False
     chosen = compiler(environ)
@@ -140,7 +168,9 @@ def _built(root: Path, key: str, prefix: Path, environ: Mapping[str, str], repor
             return True
         report(SetupProgress("relay", "compiling", f"{len(sources(root))} modules, about 40 seconds, into {folder}"))
         try:
-            _build(root, folder, prefix, environ, lock, log)
+            if not _build(root, folder, prefix, environ, lock, log):
+                report(SetupProgress("relay", "interpreted", "the sources changed meanwhile; run it again"))
+                return False
         except StepFailed as failure:
             (parent / FAILED).mkdir(exist_ok=True)
             finish(parent / FAILED, key, {})
@@ -154,20 +184,34 @@ def _built(root: Path, key: str, prefix: Path, environ: Mapping[str, str], repor
     return True
 
 
-def _build(root: Path, folder: Path, prefix: Path, environ: Mapping[str, str], lock: int, log: Path) -> None:
+def _build(root: Path, folder: Path, prefix: Path, environ: Mapping[str, str], lock: int, log: Path) -> bool:
+    """False: the sources are not those that the folder is named after. Raises StepFailed, OSError."""
     discard(folder)
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         # A copy: mypyc writes beside the sources, and a failed build must leave nothing that would be imported.
         tree = Path(scratch)
-        shutil.copytree(root / "gateway", tree / "gateway", ignore=shutil.ignore_patterns("__pycache__"))
-        command = [str(prefix / "bin" / "python"), "-c", _BUILD, *map(str, sources(root))]
-        run_step(command, environ={**environ, "MYPYPATH": str(tree)}, lock=lock, log=log, cwd=tree)
+        shutil.copytree(
+            root / "gateway", tree / "gateway", ignore=shutil.ignore_patterns("__pycache__", ".*"), symlinks=True
+        )
+        if compiled_key(tree) != folder.name:
+            return False
+        python = str(prefix / "bin" / "python")
+        files = [str(file) for file in sources(tree)]
+        run_step(
+            [python, "-c", _BUILD, *files], environ={**environ, "MYPYPATH": str(tree)}, lock=lock, log=log, cwd=tree
+        )
         shutil.rmtree(tree / "build", ignore_errors=True)
         for extension in sorted(tree.rglob("*.so")):
             target = folder / extension.relative_to(tree)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(extension, target)
+            with target.open("rb") as file:
+                os.fsync(file.fileno())
+        # As a gateway process will import them: what does not load here must not look finished.
+        modules = [file.removesuffix(".py").replace("/", ".") for file in files]
+        run_step([python, "-P", "-c", _IMPORT, str(folder), *modules], environ=environ, lock=lock, log=log)
+    return True
 
 
 def _prune(parent: Path, present: Path) -> None:
@@ -197,12 +241,8 @@ class CompiledFinder(MetaPathFinder):
 
 def activate(root: Path = ROOT, prefix: Path | None = None) -> bool:
     """Import the compiled modules from now on, if the present sources were compiled; whether they were."""
-    try:
-        key = compiled_key(root)
-    except OSError:  # the sources are not all there: whoever imports them will say so
-        return False
-    folder = compiled_folder(key, prefix or Path(sys.prefix))
-    if finished(folder, key) is None:
+    folder = built(root, prefix)
+    if folder is None:
         return False
     sys.meta_path.insert(0, CompiledFinder(folder))
     return True
@@ -211,7 +251,8 @@ def activate(root: Path = ROOT, prefix: Path | None = None) -> bool:
 def main() -> int:
     """Build what is missing; 0 when the extensions are there, 3 when this machine keeps them from being built."""
     try:
-        return 0 if ensure_compiled(ROOT, Path(sys.prefix), os.environ, ProgressPrinter(sys.stderr)) else 3
+        report = ProgressPrinter(sys.stderr)
+        return 0 if ensure_compiled(ROOT, Path(sys.prefix), os.environ, report, again=True) else 3
     except KeyboardInterrupt:
         print("Interrupted; the next run starts over.", file=sys.stderr)
         return 130

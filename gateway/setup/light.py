@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gateway.setup.compiled import ensure_compiled
+from gateway.setup.compiled import built, ensure_compiled
 from gateway.setup.completion import discard, exclusive, finish, finished
 from gateway.setup.doctor import Purpose, Severity, doctor_report, findings
 from gateway.setup.facts import gather_facts
@@ -112,8 +112,10 @@ def main(environ: Mapping[str, str]) -> int:
 
     def install() -> None:
         ensure_light(root, base_python, environ, report)
-        # Failing here costs speed only: the sources run.
-        ensure_compiled(root, root / ".venv", environ, report)
+        # Failing here costs speed only: the sources run. The environment stays ours meanwhile.
+        if built(root, root / ".venv") is None:
+            with exclusive(root / ".build" / "light.lock", lambda holder: None):
+                ensure_compiled(root, root / ".venv", environ, report)
 
     return exit_code(
         install,

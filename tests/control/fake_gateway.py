@@ -7,6 +7,7 @@ Run by the supervisor like the real one. What it does besides is told by the con
     dies        exits with 3 before it listens
     second-dies the same, but only in the second slot
     once        in the second slot only the first one serves, the next ones exit with 3 (`keys_file` is the marker)
+    damaged     exits with 1 before it listens, as with a build that cannot be imported, unless it is to run the sources
     chatty      reports loads without end
     garbage     writes what is no message
     deaf        never reads its channel after the configuration
@@ -57,6 +58,8 @@ async def run(listener: socket.socket, control: socket.socket, *, compiled: bool
         second and (mode == "second-dies" or (mode == "once" and not first_time(configure.keys_file)))
     ):
         raise SystemExit(3)
+    if mode == "damaged" and compiled:
+        raise SystemExit(1)
     newest: list[FleetSnapshot] = []
     over = asyncio.Event()
     answering: set[asyncio.Task[None] | None] = set()

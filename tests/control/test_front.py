@@ -188,6 +188,19 @@ async def test_the_new_process_is_restarted_when_it_dies() -> None:
         assert slot.pid == await run.pid()
 
 
+async def test_a_damaged_build_does_not_keep_the_gateway_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled modules that cannot even be imported: the second process runs the sources, and serves."""
+    monkeypatch.setattr("gateway.control.gateway_process.built", lambda: Path("a build"))
+    async with running("damaged") as run:
+        (slot,) = run.front.slots
+        with anyio.fail_after(30):
+            while not slot.serving:
+                await anyio.lowlevel.checkpoint()
+
+        assert (False, 1) == (slot.compiled, slot.restarts)
+        assert slot.pid == await run.pid()
+
+
 @pytest.mark.parametrize("end", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM])
 async def test_compiled_modules_that_crash_their_process_are_not_trusted_again(end: signal.Signals) -> None:
     """After a crash that only machine code brings about the next process runs the sources; other ends prove nothing."""

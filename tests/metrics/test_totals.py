@@ -45,6 +45,25 @@ def test_what_a_dead_process_had_in_hand_is_lost_and_not_in_flight() -> None:
     assert ([1.0], [2.0]) == (after[IN_FLIGHT, ("m",)], after[LOST_REQUESTS, ("m",)])
 
 
+def test_configurations_that_are_over_cost_a_reading_nothing() -> None:
+    """Twenty reloads, each with another model: what all of them counted is there, added up by series once for all."""
+    totals = Totals()
+    for number in range(20):
+        layout = Layout(("m", f"m{number}"))
+        board = totals.create(layout)
+        offset = layout.offset(INTER_TOKEN_LATENCY, "m")
+        CellHistogram(board.cells, offset, INTER_TOKEN_LATENCY).observe(1.0)
+        SlotCounters(layout, board.cells).started("m", "")
+        totals.retire(board)
+    after = totals.merged()
+
+    with totals.reading() as reading:
+        assert 1 == len(reading.counted)
+    assert (20.0, 20) == (after[INTER_TOKEN_LATENCY, ("m",)][-1], sum(after[INTER_TOKEN_LATENCY, ("m",)][:-1]))
+    assert [20.0] == after[LOST_REQUESTS, ("m",)]
+    assert not [key for key in after if key[0] is IN_FLIGHT and key[1] == ("m0",)]
+
+
 def test_totals_of_some_metrics_are_those_of_all_and_no_others() -> None:
     """Whoever looks often does not pay for every series; the dead are counted, and nothing is changed."""
     totals, layout = Totals(), Layout(("m", "n"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import RequestError
+from gateway.protocol.multipart import read_fields
 from gateway.protocol.request import RequestView, parse_request
 from gateway.protocol.splice import Rewrites, apply
 from gateway.types import Endpoint
@@ -66,6 +67,16 @@ def test_c84_renaming_the_model_leaves_every_other_byte() -> None:
 
     assert body.replace(b"org/whisper", b"public") == apply(view, Rewrites(model="public"))
     assert body is apply(view, Rewrites(model="org/whisper", strip_operator_fields=True, default_max_tokens=3))
+
+
+def test_a_field_whose_blank_line_is_the_delimiters_own_has_no_value() -> None:
+    """It is refused as an empty model is, and nothing of it counts twice."""
+    body = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n--b--\r\n'
+    field = read_fields(body, "multipart/form-data; boundary=b", frozenset({"model"}))["model"]
+
+    assert (b"", field.end) == (field.value, field.start)
+    with pytest.raises(RequestError, match="model"):
+        parse_request(body, Endpoint.AUDIO, "multipart/form-data; boundary=b", max_depth=64)
 
 
 def test_a_preamble_and_a_part_without_headers_are_passed_over() -> None:

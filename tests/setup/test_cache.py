@@ -146,6 +146,41 @@ def test_a_link_goes_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "engines" / "old").is_symlink()
 
 
+def test_what_was_finished_since_it_was_shown_stays(tmp_path: Path) -> None:
+    """The question waits for an answer; meanwhile somebody builds this release's engine to its end."""
+    folder = built(engine_folder(BUILDS[0], tmp_path), complete=False)
+    shown = entry_of(folder)
+    finish(folder, folder.name, {})
+
+    assert Use.UNFINISHED is shown.use
+    assert not remove(shown)
+    assert (folder / "weights").exists()
+
+
+def test_a_linked_folder_is_not_ours_to_remove(tmp_path: Path) -> None:
+    """Moved to another disk by somebody: taking the link away would leave gigabytes that nobody sees."""
+    elsewhere = built(tmp_path / "disk" / "old-0")
+    (tmp_path / "cache" / "engines").mkdir(parents=True)
+    (tmp_path / "cache" / "engines" / "old-0").symlink_to(elsewhere)
+
+    assert {"old-0": Use.FOREIGN} == uses(tmp_path / "cache")
+
+
+def test_what_another_user_locks_is_shown_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built by root, looked at by the service's user: who builds and uses it cannot be seen."""
+    folder = built(tmp_path / "engines" / "old-0")
+    opened = os.open
+
+    def refused(path: Path, *given: Any, **options: Any) -> int:
+        if str(path).endswith(".lock"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *given, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+
+    assert {folder.name: Use.FOREIGN} == uses(tmp_path)
+
+
 def test_what_a_gateway_uses_stays_until_the_last_has_ended(tmp_path: Path) -> None:
     """Two of them, of whatever release; one that began after we looked counts too."""
     old = built(tmp_path / "engines" / "old")

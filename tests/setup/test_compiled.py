@@ -6,6 +6,7 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,15 +39,16 @@ class Checkout:
         shutil.copytree(ROOT / "gateway", self.root / "gateway", ignore=shutil.ignore_patterns("__pycache__"))
         self.compiler("exit 0")
 
-    def compiler(self, script: str) -> None:
+    def compiler(self, script: str, imports: str = "exit 0") -> None:
         python = self.prefix / "bin" / "python"
         python.parent.mkdir(parents=True, exist_ok=True)
-        python.write_text(f"#!/bin/sh\necho run >> {self.runs}\n{script}\n", encoding="utf-8")
+        lines = ("#!/bin/sh", f'if [ "$1" = -P ]; then {imports}; exit; fi', f"echo run >> {self.runs}", script, "")
+        python.write_text("\n".join(lines), encoding="utf-8")
         python.chmod(0o755)
 
-    def ensure(self, path: str | None = None) -> bool:
+    def ensure(self, path: str | None = None, *, again: bool = False) -> bool:
         environ = {"PATH": path if path is not None else "/usr/local/bin:/usr/bin:/bin"}
-        return ensure_compiled(self.root, self.prefix, environ, self.reports.append)
+        return ensure_compiled(self.root, self.prefix, environ, self.reports.append, again=again)
 
     @property
     def times_run(self) -> int:
@@ -140,6 +142,57 @@ def test_an_environment_of_somebody_else_is_left_as_it_is(checkout: Checkout) ->
     assert not checkout.ensure()
     assert 0 == checkout.times_run
     assert "could not be written" in checkout.reports[-1].detail
+
+
+def test_what_was_compiled_and_does_not_load_is_not_finished(checkout: Checkout) -> None:
+    """Of another processor, with a symbol missing: whoever would import it first is a gateway process."""
+    checkout.compiler(WORKS, imports="echo 'ImportError: undefined symbol'; exit 1")
+
+    assert not checkout.ensure()
+    assert set() == checkout.builds
+    assert "undefined symbol" in checkout.reports[-1].detail
+
+
+def test_sources_that_change_while_they_are_waited_for_are_not_taken_for_those_before(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build is of what its key names, or none: a checkout of earlier sources would find it one day."""
+    checkout.compiler(WORKS)
+    copy = shutil.copytree
+
+    def late(*given: Any, **options: Any) -> Any:
+        monkeypatch.undo()  # it calls itself
+        checkout.edit()
+        return copy(*given, **options)
+
+    monkeypatch.setattr(compiled.shutil, "copytree", late)
+
+    assert not checkout.ensure()
+    assert 0 == checkout.times_run
+    assert "changed" in checkout.reports[-1].detail
+    assert checkout.ensure()
+
+
+def test_who_asks_for_it_gets_another_try(checkout: Checkout) -> None:
+    """`python -m gateway.setup.compiled`, after what was missing has been installed."""
+    checkout.compiler("exit 1")
+    assert not checkout.ensure()
+    checkout.compiler(WORKS)
+
+    assert not checkout.ensure()
+    assert checkout.ensure(again=True)
+
+
+@pytest.mark.parametrize("name", [".#answer.py", "answer copy.py"])
+def test_an_editors_files_are_no_sources(checkout: Checkout, name: str) -> None:
+    """A dangling lock of Emacs cannot even be read."""
+    key = compiled_key(checkout.root)
+    (checkout.root / "gateway" / "proxy" / name).symlink_to("user@host.1234:56")
+
+    assert key == compiled_key(checkout.root)
+    assert all(name not in str(file) for file in sources(checkout.root))
+    checkout.compiler(WORKS)
+    assert checkout.ensure()
 
 
 def test_other_sources_are_tried_though_the_last_ones_failed(checkout: Checkout) -> None:
