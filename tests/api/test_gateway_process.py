@@ -217,10 +217,11 @@ async def test_a_stream_that_outlasts_the_drain_is_told(how: str) -> None:
         assert await running.process.wait() == 0
 
 
-async def test_without_a_supervisor_it_says_so() -> None:
-    """Started by hand it explains itself and exits."""
+@pytest.mark.parametrize("module", ["gateway.data_plane", "gateway.app"])
+async def test_without_a_supervisor_it_says_so(module: str) -> None:
+    """Started by hand it explains itself and exits; by either name, of which older supervisors know the second."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway.data_plane"),
+        *(sys.executable, "-m", module),
         *("--listen-fd", "0", "--control-fd", "0", "--metrics-fd", "0", "--in-flight-fd", "0"),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
