@@ -110,11 +110,14 @@ def main(environ: Mapping[str, str]) -> int:
     # A virtual environment's interpreter may be the very one that is about to be replaced: build with its base.
     base_python = getattr(sys, "_base_executable", "") or sys.executable
 
+    def waiting(holder: str) -> None:
+        report(SetupProgress("relay", "waiting", f"process {holder} is working on {root / '.venv'}"))
+
     def install() -> None:
         ensure_light(root, base_python, environ, report)
         # Failing here costs speed only: the sources run. The environment stays ours meanwhile.
         if built(root, root / ".venv") is None:
-            with exclusive(root / ".build" / "light.lock", lambda holder: None):
+            with exclusive(root / ".build" / "light.lock", waiting):
                 ensure_compiled(root, root / ".venv", environ, report)
 
     return exit_code(
