@@ -59,7 +59,10 @@ class ClientTransport:
         cycle = self.cycle
         if cycle is None:
             return self._give_up is None or self._is_closing()
-        return cycle.disconnected or self._is_closing()
+        if self._is_closing():
+            # uvicorn hears of it in the loop's next turn; a request that ends before would count as never answered.
+            cycle.disconnected = True
+        return cycle.disconnected
 
     @property
     def open_for_chunks(self) -> bool:

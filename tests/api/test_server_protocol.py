@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from gateway.api.client_transport import ClientTransport
+from gateway.api.server_protocol import GatewayProtocol
 from loadtest.servers import scripts
 from loadtest.servers.fault_server import FaultServer
 from tests.proxy import served
@@ -123,3 +127,14 @@ def test_what_it_relies_on_in_uvicorn() -> None:
     protocol = inspect.getsource(HttpToolsProtocol)
     for name in ("self.pipeline", "self.flow", "self.cycle", "self.scope", "send_400_response"):
         assert name in protocol
+
+
+def test_a_connection_that_is_being_closed_counts_as_left_for_uvicorn_too() -> None:
+    """It tells the cycle a turn later; a request that ends in between would be logged as one that nobody answered."""
+    transport = SimpleNamespace(write=None, is_closing=lambda: True)
+    link = ClientTransport(cast(GatewayProtocol, SimpleNamespace(transport=transport, flow=None)))
+    cycle = SimpleNamespace(disconnected=False)
+    link.cycle = cast(RequestResponseCycle, cycle)
+
+    assert link.gone
+    assert cycle.disconnected
