@@ -129,7 +129,7 @@ class GatewaySlot:
         """The version of the process's code, once it has said so."""
         self.compiled = False
         """Whether its hot modules run compiled, once it has said so."""
-        self._distrusted = False
+        self._interpreted = plan.argv[-1] == INTERPRETED
 
     @property
     def slot(self) -> int:
@@ -213,9 +213,9 @@ class GatewaySlot:
                 )
             pause_s = min(BACKOFF_INITIAL_S * 2 ** (failures - 1), BACKOFF_MAX_S)
             crashed = self.compiled and -code in CRASHES
-            if not self._distrusted and (crashed or (not self._hello and built() is not None)):
+            if not self._interpreted and (crashed or (not self._hello and built() is not None)):
                 # Sources cannot crash an interpreter, compiled ones might; and a damaged build does not even start.
-                self._distrusted = True
+                self._interpreted = True
                 self._log.event("compiled_modules_distrusted", level="error", slot=self._plan.slot, exit_code=code)
             self.restarts += 1
             self.since_s = self._clock.monotonic()
@@ -243,7 +243,7 @@ class GatewaySlot:
             process = await anyio.open_process(
                 [
                     *plan.argv,
-                    *((INTERPRETED,) if self._distrusted and plan.argv[-1] != INTERPRETED else ()),
+                    *((INTERPRETED,) if self._interpreted and plan.argv[-1] != INTERPRETED else ()),
                     *("--listen-fd", str(descriptors[0])),
                     *("--control-fd", str(descriptors[1])),
                     *("--metrics-fd", str(descriptors[2])),
