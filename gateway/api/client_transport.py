@@ -28,7 +28,6 @@ class ClientTransport:
 
     __slots__ = (
         "_corked",
-        "_flow",
         "_give_up",
         "_is_closing",
         "_on_gone",
@@ -38,6 +37,7 @@ class ClientTransport:
         "_write",
         "cycle",
         "head",
+        "writer",
     )
 
     def __init__(self, protocol: GatewayProtocol, head: RequestHead | None = None) -> None:
@@ -45,7 +45,7 @@ class ClientTransport:
         self._started = False
         self._give_up: Callable[[], None] | None = None
         self._protocol = protocol
-        self._flow = protocol.flow
+        self.writer = protocol.writer
         self._write: Callable[[bytes], None] = protocol.transport.write
         self._is_closing: Callable[[], bool] = protocol.transport.is_closing
         self._on_gone: Callable[[], None] | None = None
@@ -112,9 +112,16 @@ class ClientTransport:
         """See `DirectTransport`."""
         self._started = True
         head = self._protocol.head_lines(status)
-        return self.write_framed(
+        return self.writer.write(
             b"%b%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (head, fields, len(data), data)
         )
+
+    def end(self, data: bytes) -> None:
+        """See `DirectTransport`."""
+        self._give_up = None
+        if not self._is_closing():
+            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n")
+        self._protocol.claim_ended()
 
     def cork(self) -> None:
         """Collect what the next `send`s write: each write of uvicorn's is a system call of its own."""
@@ -144,17 +151,7 @@ class ClientTransport:
 
     def write(self, data: bytes) -> bool:
         """Send `data` (not empty) as one chunk. False when the client's buffer is full: pause until `on_writable`."""
-        return self.write_framed(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def write_framed(self, data: bytes) -> bool:
-        """As `write`, for `data` that consists of whole chunks already."""
-        try:
-            self._write(data)
-        except RuntimeError:
-            # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
-            # loop.
-            return True
-        return not self._flow.write_paused
+        return self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def abort(self) -> None:
         """Break the connection: what was sent must not look like a complete answer."""

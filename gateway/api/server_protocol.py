@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.api.client_transport import ClientTransport
 from gateway.api.inline import InlineServing, RequestHead
 from gateway.protocol.headers import request_id_headers
-from gateway.proxy.direct import EXTENSION, Receive, Send
+from gateway.proxy.direct import EXTENSION, ChunkWriter, Receive, Send
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -103,6 +103,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.writer = ChunkWriter(transport.write)
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
 
     def data_received(self, data: bytes) -> None:
@@ -483,7 +484,12 @@ class GatewayProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.writer.paused = True
+
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.writer.paused = False
         if self._running is not None:
             self._running.notify_writable()

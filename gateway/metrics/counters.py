@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gateway.gaps import TokenGaps, bucket_of
 from gateway.metrics import catalogue as c
 from gateway.metrics.board import Cells
 from gateway.metrics.catalogue import OTHER, Metric
@@ -34,7 +34,7 @@ def whole_microseconds(seconds: float) -> float:
 
 class CellHistogram:
     """
-    One histogram series in the cells. `observe` is called for every token event: a bisection and two stores.
+    One histogram series in the cells.
 
     Buckets are not cumulative here (one store instead of many); the renderer adds them up. Bounds are inclusive.
     """
@@ -44,14 +44,22 @@ class CellHistogram:
     def __init__(self, cells: Cells, offset: int, metric: Metric) -> None:
         self._cells = cells
         self._offset = offset
-        self._bounds = metric.buckets
+        self._bounds: list[float] = list(metric.buckets)
         self._sum = offset + len(metric.buckets) + 1
 
     def observe(self, seconds: float) -> None:
         """Count one value."""
         cells = self._cells
-        cells[self._offset + bisect_left(self._bounds, seconds)] += 1.0
+        cells[self._offset + bucket_of(self._bounds, seconds)] += 1.0
         cells[self._sum] += seconds
+
+    def add(self, counts: list[int], total_s: float) -> None:
+        """Count many values: how many fell into each bucket, and their sum."""
+        cells = self._cells
+        for bucket, count in enumerate(counts):
+            if count:
+                cells[self._offset + bucket] += float(count)
+        cells[self._sum] += total_s
 
 
 class SlotCounters:
@@ -84,7 +92,10 @@ class SlotCounters:
             for (model, _), offset in layout.offsets(c.QUEUE_WAIT).items()
         }
         self._in_flight = {model: layout.offset(c.IN_FLIGHT, model) for model in layout.models}
-        self._inter_token = self._by_model(c.INTER_TOKEN_LATENCY)
+        self._inter_token = {
+            model: TokenGaps(c.INTER_TOKEN_LATENCY.buckets, histogram.add)
+            for model, histogram in self._by_model(c.INTER_TOKEN_LATENCY).items()
+        }
         self._first_token = self._by_model(c.TIME_TO_FIRST_TOKEN)
         self._per_token = self._by_model(c.TIME_PER_OUTPUT_TOKEN)
         self._prompt_tokens = {model: layout.offset(c.PROMPT_TOKENS, model) for model in layout.models}
@@ -114,14 +125,15 @@ class SlotCounters:
         cells[self._in_flight[model if model in self._models else OTHER]] += 1.0
         cells[(self._tenants.known.get(tenant) or self._tenants.claim(tenant)) + IN_FLIGHT] += 1.0
 
-    def inter_token(self, model: str) -> CellHistogram:
-        """The gap histogram to use for one stream of `model`."""
+    def inter_token(self, model: str) -> TokenGaps:
+        """Where the gaps of a stream of `model` are counted; they are in the cells soon, at its end at the latest."""
         return self._inter_token.get(model) or self._inter_token[OTHER]
 
     def finished(self, record: ExchangeRecord) -> None:
         """Count an exchange that was `started`, then hand it to the log."""
         cells = self._cells
         model = record.model if record.model in self._models else OTHER
+        self._inter_token[model].flush()
         cells[self._in_flight[model]] -= 1.0
         cells[self._requests[model, record.endpoint, record.outcome]] += 1.0
         self._times(record, model)

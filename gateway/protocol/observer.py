@@ -125,8 +125,8 @@ class StreamObserver:
         return self._idle and not self.done and self._family in _CHUNKED_FAMILIES
 
     def count_plain(self, tokens: int) -> None:
-        """One event was passed on after a `glance`, while `takes_plain`."""
-        self.events += 1
+        """So many events, of which `glance` says 1, were passed on while `takes_plain`."""
+        self.events += tokens
         self.token_events += tokens
 
     def take_plain(self, text: bytes) -> int:

@@ -17,12 +17,13 @@ from time import monotonic
 from typing import Final
 
 from gateway.errors import UpstreamError
+from gateway.gaps import TokenGaps
 from gateway.protocol.known_event import KnownEvent
-from gateway.protocol.observer import StreamObserver, UsageFilter, glance
-from gateway.proxy.chunks import LONGEST_LINE, SIZES, whole_chunks
+from gateway.protocol.observer import StreamObserver, UsageFilter
+from gateway.proxy.chunks import chunk_at, whole_chunks
 from gateway.proxy.cutting import after_last_blank_line, events_before_error
-from gateway.proxy.direct import DirectTransport
-from gateway.proxy.interfaces import GapHistogram, Lease
+from gateway.proxy.direct import ChunkWriter, DirectTransport
+from gateway.proxy.interfaces import Lease
 from gateway.proxy.known_head import Headers
 from gateway.proxy.upstream import UpstreamConnection
 from gateway.types import Family
@@ -40,13 +41,9 @@ LESSONS: Final = 3
 PROGRESS_EVERY_S: Final = 0.25
 """A lease is told of progress so often; the load report goes out once a second."""
 
-_CR: Final = 13
-_LF: Final = 10
+# A constant is no look-up by name, which every event would make.
+_now: Final = monotonic
 _DONE_LINE: Final = re.compile(rb"data: ?\[DONE\][\r\n]*\Z")
-
-
-def _never(data: bytes) -> bool:
-    raise RuntimeError("there is no client's transport to write to yet")
 
 
 class Answer:
@@ -72,7 +69,7 @@ class Answer:
         "_stream_of",
         "_through",
         "_wake",
-        "_write_framed",
+        "_writer",
         "complete",
         "connection",
         "content_length",
@@ -97,13 +94,13 @@ class Answer:
         "untold_error",
     )
 
-    def __init__(self, connection: UpstreamConnection, lease: Lease, gaps: GapHistogram, wake: Callable[[], None]):
+    def __init__(self, connection: UpstreamConnection, lease: Lease, gaps: TokenGaps, wake: Callable[[], None]):
         self.connection = connection
         self._lease = lease
         self._gaps = gaps
         self._wake = wake
         self._direct: DirectTransport | None = None
-        self._write_framed: Callable[[bytes], bool] = _never
+        self._writer: ChunkWriter | None = None
         self._ready: list[bytes] = []
         self._ready_bytes = 0
         self._partial: list[bytes] = []
@@ -233,7 +230,7 @@ class Answer:
     def write_directly(self, direct: DirectTransport) -> None:
         """From now on complete events go to `direct` as they arrive."""
         self._direct = direct
-        self._write_framed = direct.write_framed
+        self._writer = direct.writer
         self.connection.take_shortcut(self._pass_through)
         # The last bytes travel with the terminating chunk, which only `send` writes.
         if not self.over and (data := self.take()):
@@ -341,44 +338,36 @@ class Answer:
             return False
         observer = self.observer
         assert observer is not None  # or `_through` would not be set
-        # Three digits: 256 bytes to 4 KiB, which most events have. Looking at one byte is cheaper than finding it.
-        three = len(data) > LONGEST_LINE and data[3] == _CR and data[4] == _LF
-        line_end = 3 if three else data.find(b"\r\n", 0, LONGEST_LINE)
-        start = line_end + 2
-        end = len(data) - 4
-        size = end + 2 - start
-        one_chunk = line_end > 0 and SIZES.get(data[:line_end]) == size
+        start, end = chunk_at(data, 0)
+        if not end:
+            return False
         known = self._known_event
-        if one_chunk and known is not None and known.is_in(data, start):
-            # One chunk, one event, and nothing new but its text: nearly always.
-            tokens = 1
-            observer.count_plain(1)
-        elif (
-            one_chunk
-            and data.find(b"\n", start) == end
-            and data.find(b"\r", start) == end + 2
-            and data.endswith(b"\n\n\r\n")
-        ):
-            # One chunk, one event, one line.
-            event = data[start:end]
-            tokens = glance(event)
-            if tokens < 0:
-                return False
-            observer.count_plain(tokens)
-            if tokens and self._lessons:
-                self._lessons -= 1
-                self._known_event = KnownEvent.of(event)
+        alone = end + 2 == len(data)
+        if alone:
+            # One chunk, in which nothing is new but some text: nearly always.
+            size = end - start
+            tokens = known.fills(data, start, end) if known is not None else 0
+            body: bytes | None = None
         else:
             body = whole_chunks(data)
             if body is None:
                 return False
             size = len(body)
+            tokens = known.fills(body, 0, size) if known is not None else 0
+        if tokens:
+            observer.count_plain(tokens)
+        else:
+            if body is None:
+                body = data[start:end]
             tokens = observer.take_plain(body)
             if tokens < 0:
                 return False
-        now = monotonic()
+            if tokens and self._lessons and body.find(b"\n") == size - 2:
+                self._lessons -= 1
+                self._known_event = KnownEvent.of(body[:-2])
+        now = _now()
         if tokens == 1 and self.first_token_at is not None:
-            self._gaps.observe(now - self.last_token_at)
+            self._gaps.observe(now - self.last_token_at, now)
             self.last_token_at = now
             self.tokens += 1
         elif tokens:
@@ -388,7 +377,9 @@ class Answer:
             self._progress_due = now + PROGRESS_EVERY_S
             self._lease.progress(now)
         self.direct_bytes += size
-        if not self._write_framed(data):
+        writer = self._writer
+        assert writer is not None  # or `_through` would not be set
+        if not writer.write(data):
             self.stalled_at = now
             self.connection.pause_reading()
         return True
@@ -397,9 +388,9 @@ class Answer:
         if self.first_token_at is None:
             self.first_token_at = now
         else:
-            self._gaps.observe(now - self.last_token_at)
+            self._gaps.observe(now - self.last_token_at, now)
         for _ in range(tokens - 1):
-            self._gaps.observe(0.0)
+            self._gaps.observe(0.0, now)
         self.last_token_at = now
         self.tokens += tokens
 

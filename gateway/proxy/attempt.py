@@ -35,7 +35,7 @@ _CONNECT: Final = Stage.CONNECT
 
 MAX_HEADS: Final = 64
 """Workers for which the beginning of a client's requests is kept."""
-_LAST_MARKER_ENDS: Final = (Family.CHAT, Family.COMPLETIONS)
+LAST_MARKER_ENDS: Final = (Family.CHAT, Family.COMPLETIONS)
 """Families whose terminal marker is really the last thing of a stream."""
 
 
@@ -371,7 +371,7 @@ class Attempt:
                 await exchange.until(answer.has_more)
                 if not answer.over:
                     await self._pass_on(answer)
-        marker_ends = exchange.family in _LAST_MARKER_ENDS
+        marker_ends = exchange.family in LAST_MARKER_ENDS
         if answer.done and not answer.complete and (not marker_ends or answer.lf_due):
             if not marker_ends:
                 # Where the marker is the end, it must not go out before it is known that the answer is a good one.

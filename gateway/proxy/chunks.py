@@ -5,32 +5,57 @@ from __future__ import annotations
 from typing import Final
 
 _LONGEST: Final = 16 * 1024
-LONGEST_LINE: Final = 4 + 2
-# As servers write them: no zero, no extension, no leading zero, no upper case. Looking one up is cheaper than `int`,
-# which would also take what is no chunk size (a sign, a space, an underscore).
-SIZES: Final = {b"%x" % size: size for size in range(1, _LONGEST + 1)}
+_MOST_DIGITS: Final = 4
+_CR: Final = 13
+_LF: Final = 10
+
+
+def chunk_at(data: bytes, position: int) -> tuple[int, int]:
+    """
+    Where the body of the chunk that begins at `position` begins and ends.
+
+    (0, 0) unless it is whole, not the last one, not long, and its size is spelt as servers spell it: no extension, no
+    leading zero, no upper case. Then the parser has to look: at anything unusual, and at anything wrong.
+    """
+    length = len(data)
+    size = 0
+    at = position
+    while at < length and at - position < _MOST_DIGITS:
+        byte = data[at]
+        if 48 <= byte <= 57:
+            digit = byte - 48
+        elif 97 <= byte <= 102:
+            digit = byte - 87
+        else:
+            break
+        if digit == 0 and size == 0:
+            return 0, 0
+        size = (size << 4) + digit
+        at += 1
+    start = at + 2
+    end = start + size
+    if (
+        size == 0
+        or size > _LONGEST
+        or end + 2 > length
+        or data[at] != _CR
+        or data[at + 1] != _LF
+        or data[end] != _CR
+        or data[end + 1] != _LF
+    ):
+        return 0, 0
+    return start, end
 
 
 def whole_chunks(data: bytes) -> bytes | None:
-    """
-    The body bytes in `data`, iff it consists of whole chunks and none of them is the last.
-
-    None means only that the parser has to look: at anything unusual, and at anything wrong.
-    """
-    length = len(data)
+    """The body bytes in `data`, iff it consists of chunks that `chunk_at` knows."""
     pieces: list[bytes] = []
     position = 0
-    while True:
-        line_end = data.find(b"\r\n", position, position + LONGEST_LINE)
-        # Not found is -1, which as the end of a slice would mean something else.
-        size = SIZES.get(data[position:line_end]) if line_end > 0 else None
-        if size is None:
+    length = len(data)
+    while position < length:
+        start, end = chunk_at(data, position)
+        if not end:
             return None
-        start = line_end + 2
-        end = start + size
-        if data[end : end + 2] != b"\r\n":
-            return None
-        position = end + 2
-        if position == length:
-            return b"".join([*pieces, data[start:end]]) if pieces else data[start:end]
         pieces.append(data[start:end])
+        position = end + 2
+    return b"".join(pieces) if pieces else None

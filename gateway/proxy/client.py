@@ -179,6 +179,11 @@ class ClientSide:
         self.bytes_out += size
         self.complete = complete
 
+    def sent_end(self, size: int) -> None:
+        """A started answer has been ended past `finish`, with so many last bytes of its body."""
+        self.bytes_out += size
+        self.complete = True
+
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers."""
         self.started = True

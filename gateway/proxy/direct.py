@@ -18,6 +18,31 @@ Scope = MutableMapping[str, Any]
 EXTENSION = "gateway.transport"
 
 
+class ChunkWriter:
+    """
+    A client's connection as the hot path uses it; `paused` is set by its owner while the client's buffer is full.
+
+    Args:
+        write: The transport's own, which raises RuntimeError once it is closed.
+    """
+
+    __slots__ = ("_write", "paused")
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self.paused = False
+
+    def write(self, data: bytes) -> bool:
+        """Send `data`, whole chunks. False when the client's buffer is full: pause until `on_writable`."""
+        try:
+            self._write(data)
+        except RuntimeError:
+            # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
+            # loop.
+            return True
+        return not self.paused
+
+
 class DirectTransport(Protocol):
     """
     A client's transport, valid for one request.
@@ -59,6 +84,10 @@ class DirectTransport(Protocol):
         """Start a chunked answer to a claimed request with the first piece of its body. As `write` otherwise."""
         ...
 
+    def end(self, data: bytes) -> None:
+        """End the answer that was started with `begin`, with the last piece of its body, and the claim."""
+        ...
+
     def cork(self) -> None:
         """Collect what the next `send`s write, so that it leaves in one piece."""
         ...
@@ -79,8 +108,9 @@ class DirectTransport(Protocol):
         """Send `data` as one chunk. False when the client's buffer is full: pause until `on_writable`."""
         ...
 
-    def write_framed(self, data: bytes) -> bool:
-        """As `write`, for `data` that consists of whole chunks already."""
+    @property
+    def writer(self) -> ChunkWriter:
+        """For data that consists of whole chunks already."""
         ...
 
     def abort(self) -> None:

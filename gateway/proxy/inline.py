@@ -2,10 +2,10 @@
 An exchange without a task, as long as it goes as most do.
 
 What needs no waiting is done where it becomes possible: a request whose body has arrived is parsed, routed and sent to
-its worker in the client's read callback; a whole answer, or the beginning of a stream, goes to the client in the
-worker's read callback. A task would cost as much as the relaying. For everything else (errors, retries, departures,
-time limits, ends of streams, answers that come in pieces) the exchange goes over to a task, in the state it is in:
-there is one place that knows what to do then, and it is not here.
+its worker in the client's read callback; a whole answer, the beginning of a stream and its good end go to the client
+in the worker's read callback. A task would cost as much as the relaying. For everything else (errors, retries,
+departures, time limits, slow clients, answers that come in pieces) the exchange goes over to a task, in the state it is
+in: there is one place that knows what to do then, and it is not here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import RequestError
 from gateway.protocol.headers import header_lines, passed_headers, response_headers
+from gateway.protocol.observer import Ending
+from gateway.proxy.attempt import LAST_MARKER_ENDS
 from gateway.proxy.plain import read_plain
 from gateway.types import Outcome, Phase
 
@@ -31,6 +33,7 @@ _HEADERS: Final = Phase.HEADERS
 _FIRST_EVENT: Final = Phase.FIRST_EVENT
 _STREAMING: Final = Phase.STREAMING
 _OK: Final = Outcome.OK
+_COMPLETE: Final = Ending.COMPLETE
 _LOG: Final = logging.getLogger("gateway.proxy")
 
 
@@ -105,7 +108,9 @@ def _advance(exchange: Exchange) -> bool:
     if answer.status != 200:
         return answer.status == 0
     if answer.observer is not None:
-        return not answer.over and (exchange.client.started or _begin_stream(exchange, attempt, answer))
+        if answer.over:
+            return _end_stream(exchange, attempt, answer)
+        return exchange.client.started or _begin_stream(exchange, attempt, answer)
     if answer.streamed or answer.overflowed:
         return False
     if answer.complete:
@@ -130,14 +135,49 @@ def _finish_plain(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
     exchange.inline = False
     direct.unwatch()
     direct.answer(200, _fields(exchange, attempt.connection, answer, len(body)), body)
+    _succeeded(exchange, attempt, attempt.connection)
+    return True
+
+
+def _succeeded(exchange: Exchange, attempt: Attempt, connection: UpstreamConnection) -> None:
+    """The whole answer has been sent: what a task would do on its way out."""
     exchange.committed_at = time.monotonic()
     exchange.record.outcome = _OK
     attempt.lease.succeeded()
-    attempt.release(attempt.connection)
+    attempt.release(connection)
     attempt.ended()
     attempt.__exit__(None, None, None)
     exchange.caller.slots.__exit__(None, None, None)
     exchange.account()
+
+
+def _end_stream(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
+    """The end of a good stream to a client that takes it at once."""
+    client, connection, observer = exchange.client, attempt.connection, answer.observer
+    direct = client.direct
+    assert direct is not None
+    assert observer is not None
+    assert connection is not None
+    if direct.writer.paused or answer.stalled_at is not None or (client.started and not answer.writes_directly):
+        return False
+    if not answer.complete:
+        if connection.complete:
+            return True  # the same read has the end of the message: `on_complete` is next
+        if exchange.family not in LAST_MARKER_ENDS or answer.lf_due:
+            return False
+    if observer.verdict().ending is not _COMPLETE:
+        return False
+    data = answer.take_rest(keep_done=True)
+    if not client.started:
+        if not data:
+            return False
+        _start_stream(exchange, attempt, answer, data)
+        data = b""
+    client.sent_end(len(data))
+    exchange.inline = False
+    direct.unwatch()
+    direct.end(data)
+    _succeeded(exchange, attempt, connection)
     return True
 
 
@@ -151,17 +191,24 @@ def _begin_stream(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
         if exchange.phase is _HEADERS:
             exchange.enter(_FIRST_EVENT)
         return True
-    exchange.enter(_STREAMING)
-    headers = response_headers(answer.headers, request_id=exchange.request_id, stream=True)
-    data = answer.take()
-    attempt.send_at = exchange.phase_at
-    exchange.client.sent_start(200, len(data), complete=False)
-    writable = direct.begin(200, header_lines(headers), data)
-    exchange.wrote()
+    writable = _start_stream(exchange, attempt, answer, answer.take())
     answer.write_directly(direct)
     if not writable:
         answer.stall()
     return True
+
+
+def _start_stream(exchange: Exchange, attempt: Attempt, answer: Answer, data: bytes) -> bool:
+    """Send the head and the first piece; False when the client's buffer is full."""
+    direct = exchange.client.direct
+    assert direct is not None
+    exchange.enter(_STREAMING)
+    headers = response_headers(answer.headers, request_id=exchange.request_id, stream=True)
+    attempt.send_at = exchange.phase_at
+    exchange.client.sent_start(200, len(data), complete=False)
+    writable = direct.begin(200, header_lines(headers), data)
+    exchange.wrote()
+    return writable
 
 
 def _fields(exchange: Exchange, connection: UpstreamConnection, answer: Answer, length: int) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
 
+from gateway.gaps import TokenGaps
 from gateway.protocol.request import RequestView
 from gateway.record import ExchangeRecord
 from gateway.types import ModelView, WorkerView
@@ -133,12 +134,6 @@ class Dispatcher(Protocol):
         ...
 
 
-class GapHistogram(Protocol):
-    """The inter-token latency histogram of one model: the only metric touched per event."""
-
-    def observe(self, seconds: float) -> None: ...
-
-
 class AttemptTrace(Protocol):
     """One attempt in the trace of its request."""
 
@@ -178,8 +173,8 @@ class Recorder(Protocol):
         """An exchange of `model` ("" when unknown) and of `tenant` (see `ExchangeRecord`) is in flight."""
         ...
 
-    def inter_token(self, model: str) -> GapHistogram:
-        """The gap histogram to use for one stream of `model`."""
+    def inter_token(self, model: str) -> TokenGaps:
+        """Where the gaps of a stream of `model` are counted: the only metric touched per event."""
         ...
 
     def finished(self, record: ExchangeRecord) -> None:

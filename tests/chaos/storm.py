@@ -124,7 +124,6 @@ class Storm:
         self.waits["again"] += sum(bool(one.retries) for one in waited)
         self.asked.clear()
         self.running.records.finished_records.clear()
-        self.running.records.gaps.clear()
         self.running.failures.clear()
         for server in self.servers:
             server.requests.clear()

@@ -156,8 +156,9 @@ def test_buckets_are_cumulative_and_their_bounds_inclusive(gaps: list[float]) ->
     layout = Layout(MODELS)
     board = totals.create(layout)
     histogram = SlotCounters(layout, board.cells).inter_token("qwen")
-    for gap in gaps:
-        histogram.observe(gap)
+    for number, gap in enumerate(gaps):
+        histogram.observe(gap, number / 15)
+    histogram.flush()
 
     text = render(totals.merged()).decode()
     totals.retire(board)
@@ -205,7 +206,9 @@ def test_a_value_on_a_bound_falls_into_its_bucket(totals: Totals) -> None:
     """`le` means less than or equal."""
     layout = Layout(MODELS)
     board = totals.create(layout)
-    SlotCounters(layout, board.cells).inter_token("llama").observe(0.01)
+    histogram = SlotCounters(layout, board.cells).inter_token("llama")
+    histogram.observe(0.01, 1.0)
+    histogram.flush()
 
     samples = exposed(totals)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.protocol.known_event import END, KnownEvent
+from gateway.protocol.known_event import KnownEvent
 from gateway.protocol.observer import glance
 
 SEPARATORS = st.sampled_from([(",", ":"), (", ", ": ")])
@@ -25,6 +26,13 @@ def chunk(delta: dict[str, object], separators: tuple[str, str] = (",", ":"), **
     return b"data: " + json.dumps(document, separators=separators, ensure_ascii=False).encode()
 
 
+END = b"\n\n"
+
+
+def is_in(template: KnownEvent, data: bytes, start: int = 0) -> bool:
+    return template.fills(data, start, len(data)) == 1
+
+
 def known(event: bytes) -> KnownEvent:
     found = KnownEvent.of(event)
     assert found is not None
@@ -33,15 +41,44 @@ def known(event: bytes) -> KnownEvent:
 
 @given(PLAIN_TEXT, PLAIN_TEXT, SEPARATORS)
 def test_plain_text_in_the_same_place_is_recognised(first: str, second: str, separators: tuple[str, str]) -> None:
-    assert known(chunk({"content": first}, separators)).is_in(
-        b"1f\r\n" + chunk({"content": second}, separators) + END, 4
+    assert is_in(
+        known(chunk({"content": first}, separators)), b"1f\r\n" + chunk({"content": second}, separators) + END, 4
     )
+
+
+@pytest.mark.parametrize("text", ['"', "\\", 'say "hi"\n\tand go', "안녕 😀", "é", "\x7f"])
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda text: {"content": text},
+        lambda text: {"reasoning": text},
+        lambda text: {"reasoning_content": text},
+        lambda text: {"tool_calls": [{"index": 0, "function": {"arguments": text}}]},
+    ],
+    ids=["content", "reasoning", "reasoning_content", "arguments"],
+)
+def test_text_in_any_language_and_its_usual_escapes_are_recognised(
+    around: Callable[[str], dict[str, object]], text: str
+) -> None:
+    """Reasoning and arguments of tools are texts, too; whatever is recognised may be learnt from."""
+    for template in (known(chunk(around("x"))), known(chunk(around(text)))):
+        assert is_in(template, chunk(around(text)) + END)
+
+
+def test_several_events_are_counted() -> None:
+    template = known(chunk({"content": "x"}))
+    event = chunk({"content": "y"}) + END
+
+    assert [1, 2, 3] == [template.fills(event * count, 0, len(event) * count) for count in (1, 2, 3)]
+    assert template.fills(event + event[:-1], 0, 2 * len(event) - 1) == 0
+    assert template.fills(event, 0, len(event) - 1) == 0
+    assert template.fills(b"", 0, 0) == 0
 
 
 def test_the_text_of_completions_is_recognised() -> None:
     event = b'data: {"id":"cmpl-1","choices":[{"index":0,"text":"%b","logprobs":null,"finish_reason":null}]}'
 
-    assert known(event % b" one").is_in(event % b" two" + END, 0)
+    assert is_in(known(event % b" one"), event % b" two" + END)
 
 
 @given(st.text(), SEPARATORS)
@@ -52,7 +89,7 @@ def test_the_text_of_completions_is_recognised() -> None:
 def test_whatever_the_text_what_is_recognised_carries_tokens(text: str, separators: tuple[str, str]) -> None:
     event = chunk({"content": text}, separators)
 
-    assert glance(event) == 1 or not known(chunk({"content": "x"}, separators)).is_in(event + END, 0)
+    assert glance(event) == 1 or not is_in(known(chunk({"content": "x"}, separators)), event + END)
 
 
 @given(st.data())
@@ -64,7 +101,7 @@ def test_whatever_the_bytes_what_is_recognised_carries_tokens(data: st.DataObjec
         at = data.draw(st.integers(0, len(event)))
         event[at : at + data.draw(st.integers(0, 5))] = data.draw(st.binary(max_size=5))
 
-    assert not template.is_in(bytes(event) + END, 0) or (glance(bytes(event)) == 1 and b"\n" not in event)
+    assert not is_in(template, bytes(event) + END) or (glance(bytes(event)) == 1 and b"\n" not in event)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +111,7 @@ def test_whatever_the_bytes_what_is_recognised_carries_tokens(data: st.DataObjec
         chunk({"content": ""}),
         chunk({"role": "assistant"}),
         chunk({"content": "x", "reasoning": "y"}),
-        chunk({"tool_calls": [{"function": {"arguments": '{"content":"x"}'}}]}),
-        chunk({"tool_calls": [{"function": {"arguments": "x"}, "content": "y"}]}),
-        chunk({"content": 'x"'}),
+        chunk({"content": "\\ud83d"}).replace(b"\\\\", b"\\"),
         chunk({"content": None}, text="x", index=[]),
         b"data: [DONE]",
         b'data: {"content":"x"}',
@@ -95,8 +130,12 @@ def test_another_end_of_the_event_is_not_recognised() -> None:
     template = known(chunk({"content": "x"}))
     event = chunk({"content": "y"})
 
-    assert not template.is_in(chunk({"content": "y"}, finish_reason="length") + END, 0)
-    assert not template.is_in(event + b"\n\n" + event + END, 0)
-    assert not template.is_in((event + END)[:-1], 0)
-    assert not template.is_in(event + b"\n\n", 0)
-    assert not template.is_in(b"", 0)
+    assert not is_in(template, chunk({"content": "y"}, finish_reason="length") + END)
+    assert not is_in(template, event + b"\n\n" + event + END)
+    assert not is_in(template, (event + END)[:-1])
+    assert not is_in(template, event + b"\r\n\r\n")
+    assert not is_in(template, event + END + b"\n")
+    assert not is_in(template, event.replace(b"y", b"\xff") + END)
+    assert not is_in(template, event.replace(b"y", b"\\ud800") + END)
+    assert not is_in(template, event.replace(b"y", b"\n") + END)
+    assert not is_in(template, b"")

@@ -21,6 +21,7 @@ from gateway.api.authentication import Authenticator
 from gateway.api.server_protocol import GatewayProtocol
 from gateway.clock import SystemClock
 from gateway.fleet import FleetDispatcher, FleetView, WorkerLease
+from gateway.gaps import TokenGaps
 from gateway.messages import WorkerFailure
 from gateway.proxy.interfaces import Tracer
 from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
@@ -51,19 +52,21 @@ class Records:
     def __init__(self) -> None:
         self.in_flight = 0
         self.finished_records: list[ExchangeRecord] = []
-        self.gaps: list[float] = []
+        self.gaps = 0
+        self._token_gaps = TokenGaps((), self._count)
         self._changed = asyncio.Event()
 
     def started(self, model: str, tenant: str | None) -> None:
         self.in_flight += 1
 
-    def inter_token(self, model: str) -> Records:
-        return self
+    def inter_token(self, model: str) -> TokenGaps:
+        return self._token_gaps
 
-    def observe(self, seconds: float) -> None:
-        self.gaps.append(seconds)
+    def _count(self, counts: list[int], total_s: float) -> None:
+        self.gaps += sum(counts)
 
     def finished(self, record: ExchangeRecord) -> None:
+        self._token_gaps.flush()
         self.in_flight -= 1
         self.finished_records.append(record)
         self._changed.set()

@@ -8,8 +8,10 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.gaps import TokenGaps
 from gateway.proxy.answer import HOLD_LIMIT, PARTIAL_LIMIT, Answer
 from gateway.proxy.chunks import whole_chunks
+from gateway.proxy.direct import ChunkWriter
 from gateway.proxy.upstream import UpstreamConnection
 from gateway.types import Family
 from loadtest.servers import frames
@@ -32,9 +34,7 @@ class Socket(asyncio.Transport):
 
 
 class Quiet:
-    """A lease and a histogram that nobody looks at."""
-
-    def observe(self, seconds: float) -> None: ...
+    """A lease that nobody looks at."""
 
     def progress(self, now_s: float) -> None: ...
 
@@ -45,24 +45,25 @@ class Client:
     def __init__(self, room: int = 10**9) -> None:
         self.written: list[bytes] = []
         self.room = room
+        self.writer = ChunkWriter(self._write_framed)
 
     def write(self, data: bytes) -> bool:
         self.written.append(data)
         self.room -= 1
+        self.writer.paused = self.room <= 0
         return self.room > 0
 
-    def write_framed(self, data: bytes) -> bool:
+    def _write_framed(self, data: bytes) -> None:
         body = whole_chunks(data)
         assert body is not None
-        return self.write(body)
+        self.write(body)
 
 
 def new_answer(*, drop_usage: bool = False) -> tuple[Answer, Socket]:
     socket = Socket()
     connection = UpstreamConnection()
     connection.connection_made(socket)
-    quiet = Quiet()
-    answer = Answer(connection, quiet, quiet, lambda: None)  # type: ignore[arg-type]
+    answer = Answer(connection, Quiet(), TokenGaps((), lambda counts, total_s: None), lambda: None)  # type: ignore[arg-type]
     answer.observe(Family.CHAT, 1, drop_usage=drop_usage)
     answer.on_head(200, [(b"content-type", b"text/event-stream")])
     return answer, socket

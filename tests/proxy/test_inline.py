@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from gateway.api.server_protocol import GatewayProtocol
 from gateway.proxy import inline
 from gateway.types import Outcome
 from loadtest.servers import frames, scripts
@@ -89,6 +91,56 @@ async def test_small_requests_need_no_task() -> None:
         worker.release("go")
         assert (await client.answer()).status == 200
         assert not served.server.server_state.tasks
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["usage", "no usage"])
+async def test_a_stream_that_ends_well_needs_no_task(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for its end, whether the worker's last bytes come in one piece or its last chunk by itself, or late."""
+    continued: list[object] = []
+    start_task = GatewayProtocol.start_task
+
+    def counted(self: GatewayProtocol, *args: Any, **more: Any) -> None:
+        continued.append(self)
+        start_task(self, *args, **more)
+
+    monkeypatch.setattr(GatewayProtocol, "start_task", counted)
+    whole = scripts.stream(EVENTS)
+    late = (*scripts.stream([*EVENTS, Gate("last chunk")]),)
+    extra = WANTS_USAGE if wanted else {}
+    async with (
+        asyncio.timeout(10),
+        FaultServer(whole, late, whole) as worker,
+        gateway(worker) as served,
+        connect(served.port) as client,
+    ):
+        for number in range(3):
+            client.send(post(CHAT, chat(**extra)))
+            answer = await client.answer()
+            worker.release("last chunk")
+
+            assert b"".join(EVENTS) == answer.body
+            assert (await served.records.record(number)).outcome == Outcome.OK
+        await served.idle()
+
+        assert not continued
+        assert served.records.in_flight == 0
+
+
+async def test_a_stream_that_ends_badly_is_a_tasks_business() -> None:
+    """Without its marker, or with a choice unfinished, the end is told as ever."""
+    async with (
+        asyncio.timeout(10),
+        FaultServer(scripts.stream(EVENTS[:2]), scripts.stream([EVENTS[0], EVENTS[-1]])) as worker,
+        gateway(worker) as served,
+        connect(served.port) as client,
+    ):
+        for number in range(2):
+            client.send(post(CHAT, chat()))
+            answer = await client.answer()
+
+            assert b'"error"' in answer.body
+            assert (await served.records.record(number)).outcome == Outcome.UPSTREAM_INCOMPLETE
+        await served.idle()
 
 
 async def test_a_request_behind_one_without_a_task_waits_for_its_turn() -> None:

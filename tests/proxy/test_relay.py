@@ -29,7 +29,7 @@ async def test_a_stream_arrives_byte_for_byte(gateway: Gateway) -> None:
         assert answer.header("content-length") is None
         assert record.outcome is Outcome.OK
         assert (22, 3) == (record.prompt_tokens, record.output_tokens)
-        assert len(served.records.gaps) == 2
+        assert served.records.gaps == 2
         await served.idle()
 
 
