@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.api.client_transport import ClientTransport
 from gateway.api.server_protocol import GatewayProtocol
+from gateway.proxy.direct import ChunkWriter
 from loadtest.servers import scripts
 from loadtest.servers.fault_server import FaultServer
 from tests.proxy import served
@@ -132,7 +133,7 @@ def test_what_it_relies_on_in_uvicorn() -> None:
 def test_a_connection_that_is_being_closed_counts_as_left_for_uvicorn_too() -> None:
     """It tells the cycle a turn later; a request that ends in between would be logged as one that nobody answered."""
     transport = SimpleNamespace(write=None, is_closing=lambda: True)
-    link = ClientTransport(cast(GatewayProtocol, SimpleNamespace(transport=transport, writer=None)))
+    link = ClientTransport(cast(GatewayProtocol, SimpleNamespace(transport=transport, writer=ChunkWriter(print))))
     cycle = SimpleNamespace(disconnected=False)
     link.cycle = cast(RequestResponseCycle, cycle)
 
