@@ -13,6 +13,8 @@ from typing import Final
 from gateway.protocol.observer import glance
 
 _TEXT_BEGINS: Final = re.compile(rb'"(?:content|text|reasoning|reasoning_content|arguments)" ?: ?"')
+_LONGEST_LESSON: Final = 4096
+"""Bytes. Each place where the text may be costs two decodings of the whole event."""
 _QUOTE: Final = 34
 _BACKSLASH: Final = 92
 _BLANK_LINE: Final = b"\n\n"
@@ -35,6 +37,8 @@ class KnownEvent:
         It carries tokens iff that text is not empty: an event with more in it, such as a second choice, is none of
         these.
         """
+        if len(event) > _LONGEST_LESSON:
+            return None
         for found in _TEXT_BEGINS.finditer(event):
             begin = found.end()
             close = text_end(event, begin, len(event))

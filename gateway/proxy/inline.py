@@ -121,14 +121,18 @@ def _advance(exchange: Exchange) -> bool:
 
 
 def _finish_plain(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
+    direct = exchange.client.direct
+    assert direct is not None
+    if direct.gone:
+        # Its connection is being closed, which the loop tells of in its next turn: not one that was served.
+        return False
     body = answer.take()
     tail = None if answer.encoded else read_plain(body)
     if tail is not None and (tail.error is not None or "abort" in tail.finish_reasons):
         answer.put_back(body)
         return False
     attempt.usage = tail
-    client, direct = exchange.client, exchange.client.direct
-    assert direct is not None
+    client = exchange.client
     assert attempt.connection is not None
     exchange.enter(_STREAMING)
     client.sent_start(200, len(body), complete=True)
@@ -158,7 +162,9 @@ def _end_stream(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
     assert direct is not None
     assert observer is not None
     assert connection is not None
-    if direct.writer.paused or answer.stalled_at is not None or (client.started and not answer.writes_directly):
+    if direct.gone or direct.writer.paused or answer.stalled_at is not None:
+        return False
+    if client.started and not answer.writes_directly:
         return False
     if not answer.complete:
         if connection.complete:

@@ -125,6 +125,15 @@ def test_from_what_carries_more_than_its_text_nothing_is_learnt(event: bytes) ->
     assert KnownEvent.of(event) is None
 
 
+def test_from_a_long_event_nothing_is_learnt() -> None:
+    """Every place where the text may be is tried: what a worker sends must not decide how long that takes."""
+    call = {"function": {"arguments": "x"}}
+    event = chunk({"tool_calls": [call] * 20_000})
+
+    assert KnownEvent.of(event) is None
+    assert KnownEvent.of(chunk({"content": "x" * 5000})) is None
+
+
 def test_another_end_of_the_event_is_not_recognised() -> None:
     """A finish reason, usage, a second event or a cut: what stands behind the text is compared to the last byte."""
     template = known(chunk({"content": "x"}))

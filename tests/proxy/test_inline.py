@@ -14,7 +14,8 @@ from gateway.proxy import inline
 from gateway.types import Outcome
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
-from loadtest.servers.steps import Gate, Stall
+from loadtest.servers.http1 import LAST_CHUNK, chunk
+from loadtest.servers.steps import Gate, Send, Stall
 from tests.proxy.raw_client import CHAT, chat, connect, post, request
 from tests.proxy.served import gateway, until
 
@@ -140,6 +141,35 @@ async def test_a_stream_that_ends_badly_is_a_tasks_business() -> None:
 
             assert b'"error"' in answer.body
             assert (await served.records.record(number)).outcome == Outcome.UPSTREAM_INCOMPLETE
+        await served.idle()
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_an_answer_that_meets_a_closing_connection_was_not_served(stream: bool) -> None:
+    """Its end comes in the very turn in which the client's connection broke, before anybody was told of that."""
+    script = scripts.stream([EVENTS[0], Gate("never")]) if stream else (Gate("never"), *scripts.chat_json())
+    async with (
+        asyncio.timeout(10),
+        FaultServer(script) as worker,
+        gateway(worker) as served,
+        connect(served.port) as client,
+    ):
+        client.send(post(CHAT, chat(stream=stream)))
+        await worker.request(0)
+        if stream:
+            await client.chunk(await client.head())
+        (exchange,) = served.relay.active
+        (connection,) = served.server.server_state.connections
+        assert exchange.attempt is not None
+        assert exchange.attempt.connection is not None
+        rest = b"".join(map(chunk, EVENTS[1:])) + LAST_CHUNK
+        whole = b"".join(step.data for step in scripts.chat_json() if isinstance(step, Send))
+
+        connection.transport.abort()
+        exchange.attempt.connection.data_received(rest if stream else whole)
+
+        record = await served.records.record()
+        assert record.outcome == Outcome.CLIENT_CLOSED
         await served.idle()
 
 
