@@ -106,7 +106,7 @@ async def test_a_stream_that_ends_well_needs_no_task(wanted: bool, monkeypatch: 
 
     monkeypatch.setattr(GatewayProtocol, "start_task", counted)
     whole = scripts.stream(EVENTS)
-    late = (*scripts.stream([*EVENTS, Gate("last chunk")]),)
+    late = scripts.stream([*EVENTS, Gate("last chunk")])
     extra = WANTS_USAGE if wanted else {}
     async with (
         asyncio.timeout(10),
