@@ -37,7 +37,7 @@ from gateway.fleet import BoardRow, FleetDispatcher, FleetView, SupervisorLink
 from gateway.keys import ApiKey, KeysWatch, anonymous_allowed
 from gateway.log import EventLog, adopt_foreign_logs
 from gateway.messages import Configure
-from gateway.metrics import Board, Layout, SlotCounters
+from gateway.metrics import Board, GatheredCounters, Layout, SlotCounters
 from gateway.proxy.policy import ModelPolicy, RelayPolicy, TimeLimits
 from gateway.proxy.pool import ConnectionPools
 from gateway.proxy.relay import Relay
@@ -99,7 +99,10 @@ class GatewayProcess:
         dispatcher = Admission(fleet, clock, queue_limits_of(settings), gauges=counters)
         self._tracing = open_tracing(_traces_of(settings, configure.slot)) if settings.traces.endpoint else None
         tracer = self._tracing.tracer if self._tracing is not None else None
-        self._relay = Relay(dispatcher, counters, self._pools, relay_policy(settings), tracer)
+        self._recorder = GatheredCounters(
+            counters, lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call)
+        )
+        self._relay = Relay(dispatcher, self._recorder, self._pools, relay_policy(settings), tracer)
         self._authenticator = KeyAuthenticator(
             anonymous_allowed=anonymous_allowed(settings.listen.host, allow_anonymous=settings.allow_anonymous),
             shared=self._row.key,
@@ -170,6 +173,7 @@ class GatewayProcess:
             self._row.close()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
+            self._recorder.flush()
             self._count_losses()
             self._board.close()
 

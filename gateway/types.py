@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
 
 class WorkerState(StrEnum):
@@ -205,21 +204,6 @@ class CircuitState(StrEnum):
     CLOSED = "closed"
     HALF_OPEN = "half_open"
     OPEN = "open"
-
-
-class Candidate(NamedTuple):
-    """
-    What a routing decision may know of one worker: a frozen copy, so that no decision can race the counts.
-
-    `in_flight` is of all gateway processes together, `full` that it is as many as the worker may have, `admits` the
-    circuit breaker's word. A tuple, not a dataclass: eight of them are made for every request.
-    """
-
-    worker: str
-    state: WorkerState
-    in_flight: int
-    admits: bool
-    full: bool = False
 
 
 class RejectionReason(StrEnum):

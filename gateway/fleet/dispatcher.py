@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from gateway.candidate import Candidate
 from gateway.clock import Clock
 from gateway.fleet.lease import WorkerLease
 from gateway.fleet.view import FleetView
 from gateway.messages import WorkerFailure
 from gateway.protocol.request import RequestView
-from gateway.types import Candidate, ModelView, Outlook, WorkerState
+from gateway.types import ModelView, Outlook, WorkerState
 
 
 class Choice(Protocol):

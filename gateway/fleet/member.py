@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from gateway.candidate import Candidate
 from gateway.fleet.breaker import Breaker, BreakerLimits
 from gateway.fleet.row import BoardRow, Column
 from gateway.messages import WorkerLoad
-from gateway.types import Candidate, CircuitState, WorkerView
+from gateway.types import CircuitState, WorkerView
 
 CLAIM_SLACK_S: Final = 0.05
 """How much longer the first in line of another process must have waited for a free permit to be left to it."""

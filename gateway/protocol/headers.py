@@ -57,6 +57,8 @@ _NOT_TO_CLIENT: Final = _HOP_BY_HOP | {
 _NOT_ON_STREAMS: Final = frozenset({b"cache-control", b"content-type", b"etag", b"last-modified", b"x-accel-buffering"})
 _NOT_TO_CLIENT_PREFIXES: Final = (b"access-control-", b"endpoint-load-metrics")
 
+_NONE_NAMED: Final[frozenset[bytes]] = frozenset()
+
 _SAFE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 # Line ends would split the header, other control characters upset parsers.
 _UNSAFE_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -125,7 +127,11 @@ def response_headers(
 def passed_headers(headers: Iterable[tuple[bytes, bytes]], *, stream: bool) -> Headers:
     """The worker's headers that reach the client."""
     headers = list(headers)
-    named = _named_by_connection(headers)
+    named = _NONE_NAMED
+    for name, _ in headers:
+        if name == b"connection":
+            named = _named_by_connection(headers)
+            break
     sent: Headers = []
     for name, value in headers:
         if name in _NOT_TO_CLIENT or name in named or name.startswith(_NOT_TO_CLIENT_PREFIXES):
@@ -138,10 +144,14 @@ def passed_headers(headers: Iterable[tuple[bytes, bytes]], *, stream: bool) -> H
 
 def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """As they are written in a message."""
-    return b"".join([b"%b: %b\r\n" % field for field in headers])
+    pieces: list[bytes] = []
+    for name, value in headers:
+        # Half of what formatting takes.
+        pieces += (name, b": ", value, b"\r\n")
+    return b"".join(pieces)
 
 
-STREAM_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+STREAM_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),

@@ -8,7 +8,6 @@ typed decoder, which is cheaper than searching it for markers. Everything else g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -22,6 +21,11 @@ from gateway.types import Family
 
 __all__ = ["Ending", "InBandError", "StreamObserver", "StreamVerdict", "UsageFilter", "glance"]
 
+# Looking up a member of an enumeration is a call of a function; these are used for every event or stream.
+_CHAT: Final = Family.CHAT
+_COMPLETIONS: Final = Family.COMPLETIONS
+_RESPONSES: Final = Family.RESPONSES
+_MESSAGES: Final = Family.MESSAGES
 # The last event of a Responses stream repeats the whole answer, and the usage stands at its end.
 _RESPONSES_CAP: Final = 16 * EVENT_CAP
 
@@ -35,13 +39,19 @@ class Ending(StrEnum):
     ABORTED = "aborted"
 
 
-@dataclass(frozen=True, slots=True)
+_COMPLETE: Final = Ending.COMPLETE
+_DONE: Final = b"[DONE]"
+
+
 class StreamVerdict:
     """`detail` is for our log; `error` is set iff the ending is ERROR."""
 
-    ending: Ending
-    detail: str
-    error: InBandError | None = None
+    __slots__ = ("detail", "ending", "error")
+
+    def __init__(self, ending: Ending, detail: str, error: InBandError | None = None) -> None:
+        self.ending = ending
+        self.detail = detail
+        self.error = error
 
 
 class StreamObserver:
@@ -79,7 +89,7 @@ class StreamObserver:
     def __init__(self, family: Family, n: int = 1) -> None:
         self._family = family
         self._n = n
-        self._splitter = EventSplitter(_RESPONSES_CAP if family is Family.RESPONSES else EVENT_CAP)
+        self._splitter = EventSplitter(_RESPONSES_CAP if family is _RESPONSES else EVENT_CAP)
         self._idle = True
         self.events = 0
         self.token_events = 0
@@ -99,6 +109,7 @@ class StreamObserver:
 
     def feed(self, data: bytes) -> int:
         """Read the next bytes; returns how many of the events completed by them carry tokens."""
+        found = 0
         if self._idle and data.endswith(b"\n\n"):
             first = data.find(b"\n")
             start = 0
@@ -109,7 +120,12 @@ class StreamObserver:
                 found = self._take(data[start + 6 : -2])
                 self.token_events += found
                 return found
-        found = 0
+            events = _one_line_events(data)
+            if events is not None:
+                for text in events:
+                    found += self._take(text[6:])
+                self.token_events += found
+                return found
         for event in self._splitter.feed(data):
             if event.oversized:
                 found += self._take_oversized(event.name)
@@ -136,14 +152,14 @@ class StreamObserver:
 
         Returns how many of them carry tokens, or -1: then nothing was noted, and `feed` has to read the bytes.
         """
-        if not self.takes_plain or b"\r" in text:
+        if not self.takes_plain or text.find(b"\r") >= 0:
             return -1
         events = text.split(b"\n\n")
         if events.pop() or not events:
             return -1
         total = 0
         for event in events:
-            found = -1 if b"\n" in event else glance(event)
+            found = -1 if event.find(b"\n") >= 0 else glance(event)
             if found < 0:
                 return -1
             total += found
@@ -165,18 +181,18 @@ class StreamObserver:
             return StreamVerdict(Ending.ERROR, f"in-band error {self.error.status}", self.error)
         if "abort" in self.finish_reasons.values():
             return StreamVerdict(Ending.ABORTED, "the worker aborted the request")
-        if self._family in (Family.RESPONSES, Family.MESSAGES):
+        if self._family is _RESPONSES or self._family is _MESSAGES:
             if self.done:
-                return StreamVerdict(Ending.COMPLETE, "terminal event")
+                return StreamVerdict(_COMPLETE, "terminal event")
             return StreamVerdict(Ending.INCOMPLETE, "no terminal event")
         finished = len(self.finish_reasons)
         if finished < self._n:
             marker = "[DONE]" if self.done else "no [DONE]"
             return StreamVerdict(Ending.INCOMPLETE, f"{marker}, {finished} of {self._n} choices finished")
         if self.done:
-            return StreamVerdict(Ending.COMPLETE, "[DONE]")
+            return StreamVerdict(_COMPLETE, "[DONE]")
         if clean_end:
-            return StreamVerdict(Ending.COMPLETE, "all choices finished, no [DONE]")
+            return StreamVerdict(_COMPLETE, "all choices finished, no [DONE]")
         return StreamVerdict(Ending.INCOMPLETE, "connection lost before [DONE]")
 
     def _take(self, payload: bytes) -> int:
@@ -184,10 +200,13 @@ class StreamObserver:
         if self.done:
             return 0
         self.events += 1
-        if self._family is Family.RESPONSES:
+        if self._family is _RESPONSES:
             return self._take_responses(payload)
-        if self._family is Family.MESSAGES:
+        if self._family is _MESSAGES:
             return self._take_messages(payload)
+        if payload == _DONE:
+            self.done = True
+            return 0
         try:
             chunk = payloads.CHUNK.decode(payload)
         except _UNREADABLE:
@@ -209,8 +228,8 @@ class StreamObserver:
         return found
 
     def _take_odd_chunk(self, payload: bytes) -> int:
-        """`[DONE]`, JSON that only Python reads, a field of an unexpected type, or no JSON at all."""
-        if payload.strip() == b"[DONE]":
+        """JSON that only Python reads, a field of an unexpected type, or no JSON at all, such as a padded `[DONE]`."""
+        if payload.strip() == _DONE:
             self.done = True
             return 0
         found = self._take_rare_chunk(payload)
@@ -300,16 +319,16 @@ class StreamObserver:
             return 0
         self.events += 1
         kind = name.decode("utf-8", "replace")
-        if kind in _RESPONSES_TERMINAL and self._family is Family.RESPONSES:
+        if kind in _RESPONSES_TERMINAL and self._family is _RESPONSES:
             self._take_responses_end({"type": kind})
             return 0
-        return int(self._family is not Family.RESPONSES or kind.endswith(".delta"))
+        return int(self._family is not _RESPONSES or kind.endswith(".delta"))
 
     def _object(self, payload: bytes) -> dict[str, object] | None:
         found = _loads(payload)
         if isinstance(found, dict):
             return found
-        if payload.strip() != b"[DONE]":
+        if payload.strip() != _DONE:
             self.malformed += 1
         return None
 
@@ -329,10 +348,22 @@ class StreamObserver:
         self.output_tokens = _greater(self.output_tokens, usage.get("completion_tokens", usage.get("output_tokens")))
 
 
-_CHUNKED_FAMILIES: Final = (Family.CHAT, Family.COMPLETIONS)
+_CHUNKED_FAMILIES: Final = (_CHAT, _COMPLETIONS)
 # Not the typed decoder's: strict JSON of another shape, lenient JSON, no JSON, or nested beyond the stack.
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
 _RESPONSES_TERMINAL: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
+
+
+def _one_line_events(data: bytes) -> list[bytes] | None:
+    """The events of a read that has whole ones only, a `data:` line each, as at the end of a stream; else None."""
+    if data.find(b"\r") >= 0:
+        return None
+    events = data.split(b"\n\n")
+    events.pop()
+    for event in events:
+        if not event.startswith(b"data: ") or event.find(b"\n") >= 0:
+            return None
+    return events
 
 
 def glance(event: bytes, _decode: Callable[[bytes], payloads.Chunk] = payloads.CHUNK.decode) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -17,7 +16,6 @@ OPERATOR_FIELDS: Final = frozenset({"priority", "request_id", "kv_transfer_param
 """Fields of a worker's API with which one tenant influences another's requests."""
 
 
-@dataclass(slots=True)  # as `RequestView`: one is made for every request
 class Rewrites:
     """
     The rewrites of one request; the default changes nothing.
@@ -31,11 +29,21 @@ class Rewrites:
             sets no limit, which the worker would otherwise let run to the end of the context.
     """
 
-    model: str | None = None
-    force_usage: bool = False
-    strip_operator_fields: bool = False
-    default_max_tokens: int | None = None
-    max_tokens_limit: int | None = None
+    __slots__ = ("default_max_tokens", "force_usage", "max_tokens_limit", "model", "strip_operator_fields")
+
+    def __init__(  # spelt out, as is that of `ExchangeRecord`
+        self,
+        model: str | None = None,
+        force_usage: bool = False,
+        strip_operator_fields: bool = False,
+        default_max_tokens: int | None = None,
+        max_tokens_limit: int | None = None,
+    ) -> None:
+        self.model = model
+        self.force_usage = force_usage
+        self.strip_operator_fields = strip_operator_fields
+        self.default_max_tokens = default_max_tokens
+        self.max_tokens_limit = max_tokens_limit
 
 
 _Edit = bytes | None  # the new value of a member; None removes it
@@ -144,6 +152,9 @@ def _splice(
     `found` may be None when there are only additions.
     """
     opened = body.index(b"{") + 1
+    if found is None and not edits:
+        # Only additions, as for most streams.
+        return b"".join((body[:opened], b",".join(additions), b"" if empty else b",", body[opened:]))
     cuts: list[tuple[int, int, bytes]] = []
     members = found or []
     last_kept = max((at for at, member in enumerate(members) if edits.get(member.key, b"") is not None), default=-1)

@@ -7,16 +7,16 @@ The splitter keeps at most one event, up to a cap, and looks at each byte once.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-EVENT_CAP = 256 * 1024
+EVENT_CAP: Final = 256 * 1024
 """Bytes of one event that are kept for looking inside."""
 
 HEARTBEAT = b": keep-alive\n\n"
 """The only bytes that every client passes over; may be written between events, never inside one."""
 
-_LINE_END = re.compile(rb"\r\n|\r|\n")
-_BOM = b"\xef\xbb\xbf"
+_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
+_BOM: Final = b"\xef\xbb\xbf"
 
 
 class Event(NamedTuple):
@@ -75,7 +75,7 @@ class EventSplitter:
             if data[:1] == b"\n":
                 data = data[1:]
         # str.splitlines is no help: it knows line ends that SSE does not have.
-        lines = _LINE_END.split(data) if b"\r" in data else data.split(b"\n")
+        lines = _LINE_END.split(data) if data.find(b"\r") >= 0 else data.split(b"\n")
         self._after_cr = data[-1:] == b"\r"
         events: list[Event] = []
         last = lines.pop()

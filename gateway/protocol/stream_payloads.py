@@ -100,6 +100,13 @@ def loads(data: bytes) -> object:
         ValueError: Not JSON, or nested too deeply to be read.
     """
     try:
+        return msgspec.json.decode(data)  # several times as fast, and refuses what is rare
+    except (msgspec.DecodeError, RecursionError):
+        return _lenient(data)
+
+
+def _lenient(data: bytes) -> object:
+    try:
         found: object = json.loads(data.decode("utf-8", "replace"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error

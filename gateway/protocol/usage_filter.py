@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import msgspec
 
 from gateway.protocol.sse import EventSplitter
 from gateway.protocol.stream_payloads import CANDIDATE
 
-HELD_BYTES = 4 * 1024
+HELD_BYTES: Final = 4 * 1024
 """Most of an event's beginning that is held back; an event that is longer and undecided passes."""
 
-_SPACE = rb"[ \t\r\n]*+"
-_NO_CHOICES = re.compile(rb'"choices"' + _SPACE + rb":" + _SPACE + rb"\[" + _SPACE + rb"\]")
-_SOME_CHOICE = re.compile(rb'"choices"' + _SPACE + rb":" + _SPACE + rb"\[" + _SPACE + rb"[^ \t\r\n\]]")
+_CHOICES: Final = b'"choices"'
+_SPACE: Final = rb"[ \t\r\n]*+"
+_EMPTY_LIST: Final = re.compile(_SPACE + rb":" + _SPACE + rb"\[" + _SPACE + rb"\]").match
+_SOME_CHOICE: Final = re.compile(_CHOICES + _SPACE + rb":" + _SPACE + rb"\[" + _SPACE + rb"[^ \t\r\n\]]").search
 # CRLF is one line end, never two: hence atomic.
-_EVENT_END = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
-_LINE_END_AT_END = re.compile(rb"(?:\r\n|\r|\n)\Z")
+_EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
+_LINE_END_AT_END: Final = re.compile(rb"(?:\r\n|\r|\n)\Z")
 
 
 class UsageFilter:
@@ -48,7 +50,7 @@ class UsageFilter:
         if (
             data.endswith(b"\n\n")
             and not (self._held or self._passing or self._lf_due)  # `idle`, without the call
-            and _NO_CHOICES.search(data) is None
+            and not _names_no_choices(data)
         ):
             return data
         return self._sift(data)
@@ -67,8 +69,9 @@ class UsageFilter:
                 data = data[1:]
         data = self.flush() + data
         position = 0
+        only_lf = data.find(b"\r") < 0
         while position < len(data):
-            end = self._event_end(data, position)
+            end = self._event_end(data, position, only_lf=only_lf)
             piece = data[position : len(data) if end is None else end]
             if self._passing:
                 out.append(piece)
@@ -77,7 +80,7 @@ class UsageFilter:
                 self._dropped_last = _is_usage_only(piece)
                 if not self._dropped_last:
                     out.append(piece)
-            elif len(piece) <= HELD_BYTES and _SOME_CHOICE.search(piece) is None:
+            elif len(piece) <= HELD_BYTES and _SOME_CHOICE(piece) is None:
                 self._held = piece
             else:
                 out.append(piece)
@@ -86,13 +89,15 @@ class UsageFilter:
             self._lf_due = end == len(data) and data.endswith(b"\r")
         return b"".join(out)
 
-    def _event_end(self, data: bytes, position: int) -> int | None:
-        if data.find(b"\n", position) < 0 and data.find(b"\r", position) < 0:
-            return None
+    def _event_end(self, data: bytes, position: int, *, only_lf: bool) -> int | None:
         if self._passing and self._tail:
             match = _EVENT_END.match(self._tail + data[position : position + 4])
             if match is not None:
                 return position + match.end() - len(self._tail)
+        if only_lf:
+            # As most streams are: found at the speed of memory, and a search of expressions looks at each byte.
+            blank = data.find(b"\n\n", position)
+            return None if blank < 0 else blank + 2
         match = _EVENT_END.search(data, position)
         return None if match is None else match.end()
 
@@ -105,11 +110,29 @@ class UsageFilter:
         self._tail = b"" if line_end is None else line_end[0]
 
 
+def _names_no_choices(data: bytes) -> bool:
+    """Whether an empty list of choices stands anywhere."""
+    at = data.find(_CHOICES)
+    while at >= 0:
+        at += len(_CHOICES)
+        # Nearly always there is one, and no expression has to look.
+        if not data.startswith(b":[{", at) and _EMPTY_LIST(data, at) is not None:
+            return True
+        at = data.find(_CHOICES, at)
+    return False
+
+
 def _is_usage_only(event: bytes) -> bool:
-    if _NO_CHOICES.search(event) is None:
+    if not _names_no_choices(event):
         return False
-    found = EventSplitter().feed(event)
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event.find(b"\r") < 0:
+        payload = event[6:-2]
+    else:
+        found = EventSplitter().feed(event)
+        if not found:
+            return False
+        payload = found[0].data
     try:
-        return bool(found) and not CANDIDATE.decode(found[0].data).choices
+        return not CANDIDATE.decode(payload).choices
     except (msgspec.DecodeError, RecursionError):
         return False

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from gateway.types import Candidate, DecisionReason, Policy
+from gateway.candidate import Candidate
+from gateway.types import DecisionReason, Policy
 
 
 class Prompt(Protocol):
@@ -18,16 +19,15 @@ class Prompt(Protocol):
         ...
 
 
-class Question(NamedTuple):
-    """
-    What is asked for: the model, the request itself, and the workers already tried.
+class Question:
+    """What is asked for: the model, the request itself, and the workers already tried."""
 
-    A tuple, not a dataclass: one is made for every request.
-    """
+    __slots__ = ("excluded", "model", "prompt")
 
-    model: str
-    prompt: Prompt | None = None
-    excluded: frozenset[str] = frozenset()
+    def __init__(self, model: str, prompt: Prompt | None = None, excluded: frozenset[str] = frozenset()) -> None:
+        self.model = model
+        self.prompt = prompt
+        self.excluded = excluded
 
     @property
     def prefix(self) -> bytes:
@@ -57,20 +57,31 @@ class Considered:
     rejected: str = ""
 
 
-class Decision(NamedTuple):
+class Decision:
     """
     The chosen worker, why, and what was thought of every candidate.
 
-    A tuple as `Question` is. The explanation is kept as parallel tuples and spelled out by `considered`, because it is
-    read for few decisions and made for all.
+    The explanation is kept as parallel sequences and spelled out by `considered`, because it is read for few decisions
+    and made for all.
     """
 
-    worker: str
-    policy: Policy
-    reason: DecisionReason
-    scored: tuple[Candidate, ...]
-    scores: tuple[float, ...]
-    rejected: tuple[tuple[str, str], ...]
+    __slots__ = ("policy", "reason", "rejected", "scored", "scores", "worker")
+
+    def __init__(
+        self,
+        worker: str,
+        policy: Policy,
+        reason: DecisionReason,
+        scored: Sequence[Candidate],
+        scores: Sequence[float],
+        rejected: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.worker = worker
+        self.policy = policy
+        self.reason = reason
+        self.scored = scored
+        self.scores = scores
+        self.rejected = rejected
 
     def considered(self) -> tuple[Considered, ...]:
         """Every candidate, best first, the rejected ones last."""

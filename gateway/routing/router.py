@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gateway.candidate import Candidate
 from gateway.routing.decision import Decision, Prompt, Question
 from gateway.routing.policies import scheduler
 from gateway.routing.scheduler import Scheduler
-from gateway.types import Candidate, Policy
+from gateway.types import Policy
 
 
 class Router:

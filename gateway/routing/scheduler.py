@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from gateway.candidate import Candidate
 from gateway.routing.decision import Decision, Question, Scorer
-from gateway.types import Candidate, DecisionReason, Policy, WorkerState
+from gateway.types import DecisionReason, Policy, WorkerState
 
 # Looking up a member of an enumeration is a call of a function; these are used for every request.
 _READY: Final = WorkerState.READY
@@ -61,7 +62,7 @@ class Scheduler:
         worker = scored[winner].worker
         self._turn += 1
         last_turn[worker] = self._turn
-        return Decision(worker, self.policy, reason, tuple(scored), tuple(scores), rejected)
+        return Decision(worker, self.policy, reason, scored, scores, rejected)
 
     def _scores(self, question: Question, scored: Sequence[Candidate]) -> list[float]:
         totals = [0.0] * len(scored)

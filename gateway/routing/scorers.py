@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.candidate import Candidate
 from gateway.routing.decision import Question
-from gateway.types import Candidate
 
 
 class LeastInFlight:

@@ -41,7 +41,8 @@ _PACKAGES = ("admission", "proxy", "protocol", "routing")
 _FURTHER = (
     *("api/client_transport", "api/inline"),
     *("fleet/breaker", "fleet/dispatcher", "fleet/lease", "fleet/member"),
-    *("fleet/view", "log/events", "log/request_line", "metrics/counters", "gaps", "record", "clock"),
+    *("fleet/view", "log/events", "log/request_line", "metrics/counters", "metrics/gathering"),
+    *("candidate", "gaps", "record", "clock"),
 )
 # Not compiled: modules that define msgspec structs, whose annotations mypyc replaces, and modules of Protocols.
 _INTERPRETED = frozenset(

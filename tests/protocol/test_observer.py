@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.protocol.observer import Ending, StreamObserver
 from gateway.types import Family
-from tests.protocol.observed import DONE, LAST, ROLE, TOKEN, USAGE, chunk, event, observe
+from tests.protocol.observed import DONE, LAST, ROLE, TOKEN, USAGE, chunk, event, observe, pieces
 
 
 @given(
@@ -83,6 +83,45 @@ def test_several_events_in_one_read_are_counted_each() -> None:
 
     assert 3 == observer.feed(event(ROLE) + event(TOKEN) * 3 + event(LAST))
     assert 5 == observer.events
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                event(ROLE),
+                event(TOKEN),
+                event(LAST),
+                event(USAGE),
+                DONE,
+                b"data:  [DONE] \n\n",
+                b"data: \n\n",
+                b"data: {\ndata: }\n\n",
+                b"data: {\n\n",
+                b": comment\n\n",
+                b"\n\n",
+                b"data:" + event(TOKEN)[6:],
+                event('{"choices":[],"usage":{"prompt_tokens":NaN,"completion_tokens":7}}'),
+                event('{"choices":[],"error":{"message":"\\ud800"}}'),
+            ]
+        ),
+        max_size=7,
+    ),
+    st.sampled_from([Family.CHAT, Family.COMPLETIONS, Family.RESPONSES, Family.MESSAGES]),
+)
+@settings(deadline=None)
+def test_a_read_of_many_events_is_read_as_they_are_one_by_one(events: list[bytes], family: Family) -> None:
+    """Whole events of one line each, as at the end of a stream, go past the splitter: it would find the same."""
+    text = b"".join(events)
+
+    together, apart = observe(text, family=family), observe(*pieces(text, 1), family=family)
+
+    learnt = [
+        {name: getattr(one, name) for name in StreamObserver.__slots__ if not name.startswith("_")}
+        for one in (together, apart)
+    ]
+    assert learnt[0] == learnt[1]
+    assert together.at_boundary == apart.at_boundary
 
 
 def test_comments_are_no_events_and_boundaries_are_known() -> None:

@@ -80,6 +80,13 @@ def test_what_is_no_event_stream_passes(noise: bytes, size: int) -> None:
     assert noise == out + usage_filter.flush()
 
 
+def test_an_empty_list_is_found_behind_one_that_is_not() -> None:
+    """Of a whole event every `choices` is looked at, however it is spaced."""
+    behind = '{"x":[{"choices":[{}]}],"choices"\t:\t[\t],"usage":{"prompt_tokens":1}}'
+
+    assert b"" == UsageFilter().feed(frame(behind))
+
+
 def test_a_whole_event_is_never_held() -> None:
     """The usual chunk goes through as the same object."""
     text = frame(CONTENT.replace('\\"choices\\":[]', ""))

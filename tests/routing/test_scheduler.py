@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.candidate import Candidate
 from gateway.routing import Question, Router, Scheduler, scheduler
-from gateway.types import Candidate, DecisionReason, Policy, WorkerState
+from gateway.types import DecisionReason, Policy, WorkerState
 
 QUESTION = Question("llama")
 
@@ -110,7 +111,7 @@ def test_a_worker_that_is_away_now_and_then_gives_its_turns_to_all(away: list[bo
     for absent in away:
         candidates = ready(0, 0, 0)
         if absent:
-            candidates[0] = candidates[0]._replace(state=WorkerState.STARTING)
+            candidates[0].state = WorkerState.STARTING
         decision = chooser.choose(QUESTION, candidates)
         assert decision is not None
         counts[decision.worker] += decision.worker != "w0"
@@ -168,7 +169,7 @@ def test_scores_are_weighted_and_values_out_of_range_clamped() -> None:
     decision = chooser.choose(QUESTION, ready(0, 0))
 
     assert decision is not None
-    assert (0.75, 0.25) == decision.scores
+    assert [0.75, 0.25] == list(decision.scores)
     assert "w0" == decision.worker
 
 
