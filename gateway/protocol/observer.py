@@ -41,6 +41,7 @@ class Ending(StrEnum):
 
 _COMPLETE: Final = Ending.COMPLETE
 _DONE: Final = b"[DONE]"
+_ERROR: Final = b'"error"'
 
 
 class StreamVerdict:
@@ -211,7 +212,7 @@ class StreamObserver:
             chunk = payloads.CHUNK.decode(payload)
         except _UNREADABLE:
             return self._take_odd_chunk(payload)
-        if chunk.error or not chunk.choices:
+        if chunk.error or (not chunk.choices and (not chunk.usage or payload.find(_ERROR) >= 0)):
             self._take_rare_chunk(payload)
         elif chunk.usage and bytes(chunk.usage) != b"null":
             self._take_usage(_loads(bytes(chunk.usage)))

@@ -1,11 +1,11 @@
 """
 The scripted worker behind every relay that is measured: OpenAI chat on one port, paced exactly, cheap to run.
 
-A streamed request gets TOKENS events, one every `interval_s`; each carries a running number (counting down) and its
-send time on the shared monotonic clock, with text of varying length. One event in ten is cut into two writes, one in
-ten travels together with its neighbour, so that a relay must really frame. A request whose body contains `slowly` gets
-15 events at a fiftieth of the pace (for memory per stream). Anything else is answered with one JSON object. It knows
-just enough HTTP for the clients that are used here.
+A streamed request gets TOKENS events (fewer where its `max_tokens` says so), one every `interval_s`; each carries a
+running number (counting down) and its send time on the shared monotonic clock, with text of varying length. One event
+in ten is cut into two writes, one in ten travels together with its neighbour, so that a relay must really frame. A
+request whose body contains `slowly` gets 15 events at a fiftieth of the pace (for memory per stream). Anything else is
+answered with one JSON object. It knows just enough HTTP for the clients that are used here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import time
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ _BASE: dict[str, Any] = {
     "created": 1795969465,
     "model": "m",
 }
+_MAX_TOKENS = re.compile(rb'"max_tokens": ?(\d+)')
 _WORDS = b"the quick brown fox jumps over the lazy dog and runs away from it "
 
 
@@ -173,9 +175,13 @@ class Connection(asyncio.Protocol):
         elif b'"stream":true' in body or b'"stream": true' in body:
             self.wants_usage, self.slow = b"include_usage" in body, b"slowly" in body
             self.transport.write(_STREAM_HEAD + _ROLE)
-            upstream.streams[self] = SLOW_TOKENS if self.slow else upstream.tokens
+            upstream.streams[self] = SLOW_TOKENS if self.slow else self._tokens(body)
         else:
             self.transport.write(upstream.plain)
+
+    def _tokens(self, body: bytes) -> int:
+        asked = _MAX_TOKENS.search(body)
+        return self.upstream.tokens if asked is None else min(self.upstream.tokens, int(asked[1]))
 
 
 def main() -> None:

@@ -122,10 +122,16 @@ def percentile_ms(seconds: list[float], share: float) -> float | None:
     return round(sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * share))] * 1000, 3)
 
 
-def request_bytes(mode: str, api_key: str) -> bytes:
+def request_bytes(mode: str, tokens: int, api_key: str) -> bytes:
     """The request every connection repeats."""
     content = ("slowly " if mode == "many" else "") + "x" * 1000
-    message = {"model": "m", "messages": [{"role": "user", "content": content}], "stream": mode != "plain"}
+    message: dict[str, object] = {
+        "model": "m",
+        "messages": [{"role": "user", "content": content}],
+        "stream": mode != "plain",
+    }
+    if mode in ("stream", "light"):
+        message["max_tokens"] = tokens
     body = json.dumps(message).encode()
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -139,7 +145,7 @@ async def load(port: int, mode: str, concurrency: int, requests: int, tokens: in
     """Run one mode against 127.0.0.1:`port`; `pids` are the roots of the relay's process tree."""
     loop = asyncio.get_running_loop()
     per_stream = {"plain": 0, "many": SLOW_TOKENS}.get(mode, tokens)
-    run = Run(request_bytes(mode, api_key), requests, per_stream, loop.create_future(), left=requests)
+    run = Run(request_bytes(mode, tokens, api_key), requests, per_stream, loop.create_future(), left=requests)
     cpu_before, memory_before, memory_full = cpu_seconds(pids), resident_bytes(pids), 0
     ramp_s = 0.0 if mode == "plain" else 8.0 if mode == "many" else tokens * interval_s
     for _ in range(concurrency):
