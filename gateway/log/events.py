@@ -17,9 +17,10 @@ import msgspec
 import structlog
 
 from gateway.clock import Clock
+from gateway.log.line_payload import RequestLine, line_fields
 from gateway.log.lines import LineQueue, piece_bytes_for, writer_to
 from gateway.log.repeats import Repeats
-from gateway.log.request_line import readable, request_fields
+from gateway.log.request_line import readable, request_line
 from gateway.record import ExchangeRecord
 from gateway.types import Outcome
 
@@ -114,7 +115,7 @@ class EventLog:
             b"info" if level == "info" else b"warning",
             self._context_json,
         )
-        self._write(head + _encode(request_fields(record))[1:] + b"\n")
+        self._write(head + _encode_line(request_line(record))[1:] + b"\n")
 
     def close(self) -> None:
         """Write what is left, within a second. Idempotent."""
@@ -179,6 +180,13 @@ def _encode_other(value: object) -> str:
 
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_encode_other)
+
+
+def _encode_line(line: RequestLine) -> bytes:
+    try:
+        return _ENCODER.encode(line)
+    except UnicodeEncodeError:
+        return _encode(line_fields(line))
 
 
 def _encode(event: Mapping[str, object]) -> bytes:

@@ -4,79 +4,73 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
+from gateway.log.line_payload import RequestLine, line_fields
 from gateway.record import ExchangeRecord
 from gateway.types import Stage
 
+# Looking up a member of an enumeration is a call of a function; these are used for every request.
+_PARSE: Final = Stage.PARSE
+_ADMISSION: Final = Stage.ADMISSION
+_ROUTING: Final = Stage.ROUTING
+_CONNECT: Final = Stage.CONNECT
+_RELAY: Final = Stage.RELAY
 
-def request_fields(record: ExchangeRecord) -> dict[str, object]:
+
+def request_line(record: ExchangeRecord) -> RequestLine:
     """
-    The fields of an exchange's canonical line; those that were never reached are left out.
+    An exchange's canonical line; what was never reached is left out.
 
     Times are in milliseconds, to the microsecond: the histograms count the very same values.
     """
-    fields: dict[str, object] = {
-        "request_id": record.request_id,
-        "endpoint": record.endpoint,
-        "model": record.model,
-        "outcome": record.outcome,
-        "status": record.status,
-        "stream": record.stream,
-        "bytes_in": record.bytes_in,
-        "bytes_out": record.bytes_out,
-    }
-    # Spelt out: a loop over names takes twice as long, and this runs once for every request.
-    if record.tenant:
-        fields["tenant"] = record.tenant
-    if record.worker:
-        fields["worker"] = record.worker
-    if record.upstream_request_id:
-        fields["upstream_request_id"] = record.upstream_request_id
-    if record.attempts:
-        fields["attempts"] = record.attempts
-    if record.policy:
-        fields["policy"] = record.policy
-    if record.decision:
-        fields["decision"] = record.decision
-    if record.events:
-        fields["events"] = record.events
-    if record.error_code:
-        fields["error_code"] = record.error_code
-    if record.rejection:
-        fields["rejection"] = record.rejection
-    if record.detail:
-        fields["detail"] = record.detail
-    if record.retries:
-        fields["retries"] = record.retries
-    if record.finish_reasons:
-        fields["finish_reasons"] = record.finish_reasons
-    if record.output_tokens_estimated:
-        fields["output_tokens_estimated"] = True
-    if record.prompt_tokens is not None:
-        fields["prompt_tokens"] = record.prompt_tokens
-    if record.cached_tokens is not None:
-        fields["cached_tokens"] = record.cached_tokens
-    if record.output_tokens is not None:
-        fields["output_tokens"] = record.output_tokens
-    if record.disconnect is not None:
-        fields["disconnect"] = record.disconnect
-    if record.duration_s is not None:
-        fields["duration_ms"] = _milliseconds(record.duration_s)
-    if record.body_s is not None:
-        fields["body_ms"] = _milliseconds(record.body_s)
-    if record.first_byte_s is not None:
-        fields["first_byte_ms"] = _milliseconds(record.first_byte_s)
-    if record.ttft_s is not None:
-        fields["ttft_ms"] = _milliseconds(record.ttft_s)
-    if record.tpot_s is not None:
-        fields["tpot_ms"] = _milliseconds(record.tpot_s)
-    if record.token_events:
-        fields["token_events"] = record.token_events
-        fields["tokens_ms"] = _milliseconds(record.tokens_s)
-    for stage, spent_s in record.stages.items():
-        fields[_STAGE_NAMES[stage]] = _milliseconds(spent_s)
-    if record.body:
-        fields["body"] = record.body.decode(errors="replace")
-    return fields
+    stages = record.stages
+    # Spelt out, in the order of the fields: a dictionary takes twice as long, and this runs once for every request.
+    return RequestLine(
+        record.request_id,
+        record.endpoint,
+        record.model,
+        record.outcome,
+        record.status,
+        record.stream,
+        record.bytes_in,
+        record.bytes_out,
+        record.tenant or UNSET,
+        record.worker or UNSET,
+        record.upstream_request_id or UNSET,
+        record.attempts or UNSET,
+        record.policy or UNSET,
+        record.decision or UNSET,
+        record.events or UNSET,
+        record.error_code or UNSET,
+        record.rejection or UNSET,
+        record.detail or UNSET,
+        record.retries or UNSET,
+        record.finish_reasons or UNSET,
+        True if record.output_tokens_estimated else UNSET,
+        UNSET if record.prompt_tokens is None else record.prompt_tokens,
+        UNSET if record.cached_tokens is None else record.cached_tokens,
+        UNSET if record.output_tokens is None else record.output_tokens,
+        UNSET if record.disconnect is None else record.disconnect,
+        _milliseconds(record.duration_s),
+        _milliseconds(record.body_s),
+        _milliseconds(record.first_byte_s),
+        _milliseconds(record.ttft_s),
+        _milliseconds(record.tpot_s),
+        record.token_events or UNSET,
+        _milliseconds(record.tokens_s) if record.token_events else UNSET,
+        _milliseconds(stages.get(_PARSE)),
+        _milliseconds(stages.get(_ADMISSION)),
+        _milliseconds(stages.get(_ROUTING)),
+        _milliseconds(stages.get(_CONNECT)),
+        _milliseconds(stages.get(_RELAY)),
+        record.body.decode(errors="replace") if record.body else UNSET,
+    )
+
+
+def request_fields(record: ExchangeRecord) -> dict[str, object]:
+    """The line's fields by their names."""
+    return line_fields(request_line(record))
 
 
 def readable(record: ExchangeRecord) -> str:
@@ -106,12 +100,9 @@ def readable(record: ExchangeRecord) -> str:
     return " ".join(said) + "".join(f"; {detail}" for detail in details)
 
 
-_STAGE_NAMES: Final = {stage: f"{stage}_ms" for stage in Stage}
-
-
-def _milliseconds(seconds: float) -> float:
+def _milliseconds(seconds: float | None) -> float | UnsetType:
     """To the microsecond. Cheaper than `round`, whose decimal arithmetic nobody needs here."""
-    return int(seconds * 1_000_000 + 0.5) / 1000
+    return UNSET if seconds is None else int(seconds * 1_000_000 + 0.5) / 1000
 
 
 def _for_people(seconds: float) -> str:

@@ -10,6 +10,7 @@ from gateway.metrics import catalogue as c
 from gateway.metrics.board import Cells
 from gateway.metrics.catalogue import OTHER, Metric
 from gateway.metrics.layout import Layout
+from gateway.metrics.pending import PendingCells
 from gateway.metrics.tenants import IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, REQUESTS, TenantSlots
 from gateway.record import ExchangeRecord
 from gateway.types import CircuitState, DecisionReason, Outcome, Policy, RejectionReason, Stage
@@ -39,23 +40,22 @@ class CellHistogram:
     Buckets are not cumulative here (one store instead of many); the renderer adds them up. Bounds are inclusive.
     """
 
-    __slots__ = ("_bounds", "_cells", "_offset", "_sum")
+    __slots__ = ("_bounds", "_offset", "_pending", "_sum")
 
-    def __init__(self, cells: Cells, offset: int, metric: Metric) -> None:
-        self._cells = cells
+    def __init__(self, pending: PendingCells, offset: int, metric: Metric) -> None:
+        self._pending = pending
         self._offset = offset
         self._bounds: list[float] = list(metric.buckets)
         self._sum = offset + len(metric.buckets) + 1
 
     def observe(self, seconds: float) -> None:
-        """Count one value."""
-        cells = self._cells
-        cells[self._offset + bucket_of(self._bounds, seconds)] += 1.0
-        cells[self._sum] += seconds
+        """Count one value, with the next flush of the cells."""
+        self._pending.add(self._offset + bucket_of(self._bounds, seconds), 1.0)
+        self._pending.add(self._sum, seconds)
 
     def add(self, counts: list[int], total_s: float) -> None:
-        """Count many values: how many fell into each bucket, and their sum."""
-        cells = self._cells
+        """Count many values at once: how many fell into each bucket, and their sum."""
+        cells = self._pending.cells
         for bucket, count in enumerate(counts):
             if count:
                 cells[self._offset + bucket] += float(count)
@@ -79,6 +79,7 @@ class SlotCounters:
     ) -> None:
         self._layout = layout
         self._cells = cells
+        self._pending = PendingCells(cells)
         self._request_line = request_line
         self._models = frozenset(layout.models)
         self._requests = layout.offsets(c.REQUESTS)
@@ -88,7 +89,7 @@ class SlotCounters:
         self._decisions = layout.offsets(c.ROUTING_DECISIONS)
         self._queue_depth = {model: offset for (model, _), offset in layout.offsets(c.QUEUE_DEPTH).items()}
         self._queue_wait = {
-            model: CellHistogram(cells, offset, c.QUEUE_WAIT)
+            model: CellHistogram(self._pending, offset, c.QUEUE_WAIT)
             for (model, _), offset in layout.offsets(c.QUEUE_WAIT).items()
         }
         self._in_flight = {model: layout.offset(c.IN_FLIGHT, model) for model in layout.models}
@@ -103,10 +104,12 @@ class SlotCounters:
         self._output_tokens = {model: layout.offset(c.OUTPUT_TOKENS, model) for model in layout.models}
         self._unconfirmed = {model: layout.offset(c.UNCONFIRMED_TOKEN_EVENTS, model) for model in layout.models}
         self._durations = {
-            values: CellHistogram(cells, offset, c.DURATION) for values, offset in layout.offsets(c.DURATION).items()
+            values: CellHistogram(self._pending, offset, c.DURATION)
+            for values, offset in layout.offsets(c.DURATION).items()
         }
         self._overheads = {
-            values[0]: CellHistogram(cells, offset, c.OVERHEAD) for values, offset in layout.offsets(c.OVERHEAD).items()
+            values[0]: CellHistogram(self._pending, offset, c.OVERHEAD)
+            for values, offset in layout.offsets(c.OVERHEAD).items()
         }
         self._worker_in_flight = {worker: offset for (_, worker), offset in layout.offsets(c.WORKER_IN_FLIGHT).items()}
         self._worker_circuit = {
@@ -131,29 +134,39 @@ class SlotCounters:
 
     def finished(self, record: ExchangeRecord) -> None:
         """Count an exchange that was `started`, then hand it to the log."""
-        cells = self._cells
+        self.count(record)
+        self.flush()
+
+    def count(self, record: ExchangeRecord) -> None:
+        """As `finished`, but in the cells only with the next `flush`."""
+        pending = self._pending
         model = record.model if record.model in self._models else OTHER
-        self._inter_token[model].flush()
-        cells[self._in_flight[model]] -= 1.0
-        cells[self._requests[model, record.endpoint, record.outcome]] += 1.0
+        pending.add(self._in_flight[model], -1.0)
+        pending.add(self._requests[model, record.endpoint, record.outcome], 1.0)
         self._times(record, model)
         slot = self._tenants.known.get(record.tenant) or self._tenants.claim(record.tenant)
-        cells[slot + IN_FLIGHT] -= 1.0
-        cells[slot + REQUESTS[record.outcome]] += 1.0
+        pending.add(slot + IN_FLIGHT, -1.0)
+        pending.add(slot + REQUESTS[record.outcome], 1.0)
         self._tokens(record, model, slot)
         for reason in record.retries:
-            cells[self._retries[model, reason]] += 1.0
+            pending.add(self._retries[model, reason], 1.0)
         if record.disconnect is not None:
-            cells[self._disconnects[model, record.disconnect]] += 1.0
+            pending.add(self._disconnects[model, record.disconnect], 1.0)
         if record.outcome is _REJECTED:
             code = record.rejection or record.error_code
-            cells[self._rejections[model, code if code in _REJECTIONS else OTHER]] += 1.0
+            pending.add(self._rejections[model, code if code in _REJECTIONS else OTHER], 1.0)
         if record.policy:
             policy = record.policy if record.policy in _POLICIES else OTHER
             reason_ = record.decision if record.decision in _DECISIONS else OTHER
-            cells[self._decisions[model, policy, reason_]] += 1.0
+            pending.add(self._decisions[model, policy, reason_], 1.0)
         if self._request_line is not None:
             self._request_line(record)
+
+    def flush(self) -> None:
+        """Bring what was counted into the cells."""
+        for gaps in self._inter_token.values():
+            gaps.flush()
+        self._pending.flush()
 
     def queue_depth(self, model: str, waiting: int) -> None:
         """Set how many requests for a model wait in this process."""
@@ -197,23 +210,23 @@ class SlotCounters:
             self._overheads[stage].observe(whole_microseconds(seconds))
 
     def _tokens(self, record: ExchangeRecord, model: str, slot: int) -> None:
-        cells = self._cells
+        pending = self._pending
         if record.prompt_tokens:
             prompt = float(record.prompt_tokens)
-            cells[self._prompt_tokens[model]] += prompt
-            cells[slot + PROMPT_TOKENS] += prompt
+            pending.add(self._prompt_tokens[model], prompt)
+            pending.add(slot + PROMPT_TOKENS, prompt)
         if record.cached_tokens:
-            cells[self._cached_tokens[model]] += float(record.cached_tokens)
+            pending.add(self._cached_tokens[model], float(record.cached_tokens))
         if record.output_tokens:
             output = float(record.output_tokens)
             if record.output_tokens_estimated:
-                cells[self._unconfirmed[model]] += output
+                pending.add(self._unconfirmed[model], output)
             else:
-                cells[self._output_tokens[model]] += output
-                cells[slot + OUTPUT_TOKENS] += output
+                pending.add(self._output_tokens[model], output)
+                pending.add(slot + OUTPUT_TOKENS, output)
 
     def _by_model(self, metric: Metric) -> dict[str, CellHistogram]:
         return {
-            model: CellHistogram(self._cells, self._layout.offset(metric, model), metric)
+            model: CellHistogram(self._pending, self._layout.offset(metric, model), metric)
             for model in self._layout.models
         }

@@ -57,9 +57,10 @@ class GatheredCounters:
         ended, self._ended = self._ended, []
         for record in ended:
             try:
-                self._counters.finished(record)
+                self._counters.count(record)
             except Exception:  # a defect of ours must not cost the others their counts
                 _LOG.exception("an exchange could not be counted")
+        self._counters.flush()
 
     def _come_due(self) -> None:
         self._due = False

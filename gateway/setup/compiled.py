@@ -41,8 +41,8 @@ _PACKAGES = ("admission", "proxy", "protocol", "routing")
 _FURTHER = (
     *("api/client_transport", "api/inline"),
     *("fleet/breaker", "fleet/dispatcher", "fleet/lease", "fleet/member"),
-    *("fleet/view", "log/events", "log/request_line", "metrics/counters", "metrics/gathering"),
-    *("candidate", "gaps", "record", "clock"),
+    *("fleet/view", "log/events", "log/request_line", "candidate", "gaps", "record", "clock"),
+    *("metrics/counters", "metrics/gathering", "metrics/pending"),
 )
 # Not compiled: modules that define msgspec structs, whose annotations mypyc replaces, and modules of Protocols.
 _INTERPRETED = frozenset(

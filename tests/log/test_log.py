@@ -280,6 +280,17 @@ def test_every_field_of_the_line_is_documented_and_no_other() -> None:
     }
 
 
+def test_every_stage_has_its_field() -> None:
+    """What was spent in each is in the line, to the microsecond."""
+    spent = {stage: (number + 1) / 1000 for number, stage in enumerate(Stage)}
+
+    fields = request_fields(record(stages=spent))
+
+    assert {f"{stage}_ms": seconds * 1000 for stage, seconds in spent.items()} == {
+        f"{stage}_ms": fields[f"{stage}_ms"] for stage in Stage
+    }
+
+
 def test_an_estimated_count_of_tokens_is_marked(clock: FakeClock) -> None:
     """And a stream's token-bearing events are told with the time between the first and the last."""
     fields = request_fields(

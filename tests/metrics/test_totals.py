@@ -11,6 +11,14 @@ import pytest
 from gateway.metrics import Board, Layout, SlotCounters, Totals, Values
 from gateway.metrics.catalogue import IN_FLIGHT, INTER_TOKEN_LATENCY, LOST_REQUESTS, TENANT_IN_FLIGHT
 from gateway.metrics.counters import CellHistogram
+from gateway.metrics.pending import PendingCells
+
+
+def observe(board: Board, offset: int, seconds: float) -> None:
+    """Count one gap in a board's histogram at `offset`."""
+    pending = PendingCells(board.cells)
+    CellHistogram(pending, offset, INTER_TOKEN_LATENCY).observe(seconds)
+    pending.flush()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -20,7 +28,7 @@ def test_a_sum_never_falls_when_processes_die(order: tuple[int, ...]) -> None:
     boards = [totals.create(layout) for _ in range(3)]
     for board, seconds in zip(boards, (0.1, 0.2, 0.3), strict=True):
         offset = layout.offset(INTER_TOKEN_LATENCY, "m")
-        CellHistogram(board.cells, offset, INTER_TOKEN_LATENCY).observe(seconds)
+        observe(board, offset, seconds)
     seen = [totals.merged()[INTER_TOKEN_LATENCY, ("m",)]]
     for index in order:
         totals.retire(boards[index])
@@ -52,7 +60,7 @@ def test_configurations_that_are_over_cost_a_reading_nothing() -> None:
         layout = Layout(("m", f"m{number}"))
         board = totals.create(layout)
         offset = layout.offset(INTER_TOKEN_LATENCY, "m")
-        CellHistogram(board.cells, offset, INTER_TOKEN_LATENCY).observe(1.0)
+        observe(board, offset, 1.0)
         SlotCounters(layout, board.cells).started("m", "")
         totals.retire(board)
     after = totals.merged()
