@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 FLUSH_S: Final = 0.1
-"""What was counted is handed on so often, and at the end of every exchange."""
+"""What was counted is handed on so often, and whenever exchanges that have ended are counted."""
 
 
 def bucket_of(bounds: list[float], value: float) -> int:

@@ -129,7 +129,7 @@ class SlotCounters:
         cells[(self._tenants.known.get(tenant) or self._tenants.claim(tenant)) + IN_FLIGHT] += 1.0
 
     def inter_token(self, model: str) -> TokenGaps:
-        """Where the gaps of a stream of `model` are counted; they are in the cells soon, at its end at the latest."""
+        """Where the gaps of a stream of `model` are counted; they are in the cells soon, with its end at the latest."""
         return self._inter_token.get(model) or self._inter_token[OTHER]
 
     def finished(self, record: ExchangeRecord) -> None:
