@@ -169,13 +169,15 @@ class GatewayProcess:
                 followers.append(self._way)
             for follower in followers:
                 follower.cancel()
-            await asyncio.gather(*followers, return_exceptions=True)
-            self._row.close()
-            if self._tracing is not None:
-                await asyncio.to_thread(self._tracing.close)
-            self._recorder.flush()
-            self._count_losses()
-            self._board.close()
+            try:
+                await asyncio.gather(*followers, return_exceptions=True)
+                self._row.close()
+                if self._tracing is not None:
+                    await asyncio.to_thread(self._tracing.close)
+            finally:
+                self._recorder.flush()
+                self._count_losses()
+                self._board.close()
 
     def _signalled(self) -> None:
         """The first signal drains, a second one ends what still runs."""

@@ -147,7 +147,7 @@ class GatewaySlot:
 
     @property
     def in_flight(self) -> int:
-        """Requests the process has begun and not ended."""
+        """Requests the process has begun and not counted as ended."""
         if self._counters is None:
             return 0
         return int(sum(self._counters.cells[cell] for cell in self._counters.layout.offsets(IN_FLIGHT).values()))

@@ -61,7 +61,8 @@ class GatewayProcessLine(msgspec.Struct, frozen=True):
     """
     One gateway process. A slot has one that is not LEAVING, and while replaced ones finish their streams, those too.
 
-    `age_s`: seconds in this state; `connections`: of clients, as of its last report; `in_flight`: requests as of now;
+    `age_s`: seconds in this state; `connections`: of clients, as of its last report; `in_flight`: requests begun and
+    not counted as ended (0.05 s later);
     `restarts`: after crashes; `release`: of its code, "" before it has said so; `compiled`: its hot modules are.
     """
 

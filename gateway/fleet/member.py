@@ -76,7 +76,7 @@ class Member:
         self.view = view
 
     def candidate(self, now_s: float, *, alone: bool) -> Candidate:
-        """A frozen copy for one decision. `alone`: there is no other process to ask."""
+        """A copy for one decision. `alone`: there is no other process to ask."""
         view = self.view
         in_flight = self.in_flight
         if not alone and self.column is not None:

@@ -3,8 +3,8 @@ The memory a gateway process counts in and the supervisor reads: a memfd passed 
 
 Each cell is 8 bytes at an 8-byte boundary, and an indexed store into the array is one aligned 8-byte write, which the
 supported machines never tear: a reader in another process sees the old value or the new one. Two cells may be read
-between their two updates (a bucket and its sum), so one scrape may be an observation apart within itself; the next is
-not.
+between their two updates (a bucket and its sum), so one scrape may be a few observations apart within itself; the next
+is not.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ IN_FLIGHT = Metric(
     "gateway_requests_in_flight",
     "gauge",
     ("model",),
-    "Exchanges that have begun and not ended. Zero at idle; anything else then is a leak.",
+    "Exchanges that have begun and are not counted as ended (at most 0.05 s after their end). "
+    "Zero at idle; anything else then is a leak.",
 )
 DURATION = Metric(
     "gateway_request_duration_seconds",
@@ -235,7 +236,7 @@ TENANT_IN_FLIGHT = Metric(
     "gateway_tenant_requests_in_flight",
     "gauge",
     ("tenant",),
-    "Exchanges of a tenant that have begun and not ended. Zero at idle.",
+    "Exchanges of a tenant that have begun and are not counted as ended (0.05 s after it at most). Zero at idle.",
 )
 WORKER_STATE = Metric(
     "gateway_worker_state",

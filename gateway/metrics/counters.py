@@ -1,4 +1,4 @@
-"""Counting in one gateway process: the exchange records and the worker gauges, written straight into the cells."""
+"""Counting in one gateway process: the exchange records and the worker gauges, written into the cells."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SlotCounters:
     Args:
         layout: Label sets.
         cells: The process's own cells (`Board.cells`); nobody else writes them.
-        request_line: Called with every finished record after it was counted (the log's canonical line).
+        request_line: Called with every finished record (the log's canonical line).
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class SlotCounters:
         return self._inter_token.get(model) or self._inter_token[OTHER]
 
     def finished(self, record: ExchangeRecord) -> None:
-        """Count an exchange that was `started`, then hand it to the log."""
+        """Count an exchange that was `started`, and hand it to the log."""
         self.count(record)
         self.flush()
 

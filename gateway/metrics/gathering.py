@@ -22,7 +22,8 @@ class GatheredCounters:
     The recorder of one gateway process (`proxy.interfaces.Recorder`) in front of its counters.
 
     An exchange ends between events of other streams, which would wait for its counting; and what counts would have to
-    be fetched into the processor's caches each time. Whoever has waited for `GATHER_S`, or called `flush`, sees all.
+    be fetched into the processor's caches each time. Until it is counted it is in flight. Whoever has waited for
+    `GATHER_S`, or called `flush`, sees all.
 
     Args:
         counters: What counts.
@@ -46,11 +47,11 @@ class GatheredCounters:
     def finished(self, record: ExchangeRecord) -> None:
         """Count an exchange that was `started`, and hand it to the log, soon."""
         self._ended.append(record)
-        if len(self._ended) >= MOST:
+        if len(self._ended) >= MOST or record.body:  # a prompt in the log is a large line, one at a time is enough
             self.flush()
         elif not self._due:
-            self._due = True
             self._later(GATHER_S, self._come_due)
+            self._due = True
 
     def flush(self) -> None:
         """Count what has ended so far."""

@@ -212,7 +212,7 @@ class StreamObserver:
             chunk = payloads.CHUNK.decode(payload)
         except _UNREADABLE:
             return self._take_odd_chunk(payload)
-        if chunk.error or (not chunk.choices and (not chunk.usage or payload.find(_ERROR) >= 0)):
+        if chunk.error or (not chunk.choices and not _is_only_usage(chunk, payload)):
             self._take_rare_chunk(payload)
         elif chunk.usage and bytes(chunk.usage) != b"null":
             self._take_usage(_loads(bytes(chunk.usage)))
@@ -355,9 +355,14 @@ _UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
 _RESPONSES_TERMINAL: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
 
 
+def _is_only_usage(chunk: payloads.Chunk, payload: bytes) -> bool:
+    """Whether an event without choices tells usage and cannot be an error, however that might be spelt."""
+    return bool(chunk.usage) and payload.find(_ERROR) < 0 and payload.find(b"\\") < 0
+
+
 def _one_line_events(data: bytes) -> list[bytes] | None:
     """The events of a read that has whole ones only, a `data:` line each, as at the end of a stream; else None."""
-    if data.find(b"\r") >= 0:
+    if len(data) > EVENT_CAP or data.find(b"\r") >= 0:
         return None
     events = data.split(b"\n\n")
     events.pop()

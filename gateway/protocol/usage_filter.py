@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.protocol.sse import EventSplitter
+from gateway.protocol.sse import EVENT_CAP, EventSplitter
 from gateway.protocol.stream_payloads import CANDIDATE
 
 HELD_BYTES: Final = 4 * 1024
@@ -15,7 +15,6 @@ HELD_BYTES: Final = 4 * 1024
 
 _CHOICES: Final = b'"choices"'
 _EMPTY_LIST: Final = b":[]"
-_BLANK: Final = 32
 _SPACE: Final = rb"[ \t\r\n]*+"
 _SOME_CHOICE: Final = re.compile(_CHOICES + _SPACE + rb":" + _SPACE + rb"\[" + _SPACE + rb"[^ \t\r\n\]]").search
 # CRLF is one line end, never two: hence atomic.
@@ -123,12 +122,9 @@ def _names_no_choices(data: bytes) -> bool:
 
 
 def _empty_list_at(data: bytes, at: int) -> bool:
-    """
-    Whether a colon and an empty list follow, spaced in any way; control characters count as spaces: the decoder has
-    the last word. Compiled, a loop over bytes beats an expression.
-    """
+    """Whether a colon and an empty list follow, spaced in any way. Compiled, a loop over bytes beats an expression."""
     for wanted in _EMPTY_LIST:
-        while at < len(data) and data[at] <= _BLANK:
+        while at < len(data) and (data[at] == 32 or 9 <= data[at] <= 10 or data[at] == 13):
             at += 1
         if at >= len(data) or data[at] != wanted:
             return False
@@ -139,7 +135,8 @@ def _empty_list_at(data: bytes, at: int) -> bool:
 def _is_usage_only(event: bytes) -> bool:
     if not _names_no_choices(event):
         return False
-    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event.find(b"\r") < 0:
+    alone = event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event.find(b"\r") < 0
+    if alone and len(event) <= EVENT_CAP:
         payload = event[6:-2]
     else:
         found = EventSplitter().feed(event)

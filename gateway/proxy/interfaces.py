@@ -178,5 +178,5 @@ class Recorder(Protocol):
         ...
 
     def finished(self, record: ExchangeRecord) -> None:
-        """The exchange that was `started` has ended: count it, and write its canonical log line."""
+        """The exchange that was `started` has ended: count it, and write its canonical log line, now or soon."""
         ...

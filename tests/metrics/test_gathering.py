@@ -51,8 +51,8 @@ def counters(lines: list[str]) -> Iterator[tuple[SlotCounters, Callable[[], floa
     totals.retire(board)
 
 
-def ended(request_id: str) -> ExchangeRecord:
-    return ExchangeRecord(request_id, Endpoint.SCORE, Family.PLAIN, 0.0, model="m", outcome=Outcome.OK)
+def ended(request_id: str, body: bytes = b"") -> ExchangeRecord:
+    return ExchangeRecord(request_id, Endpoint.SCORE, Family.PLAIN, 0.0, model="m", outcome=Outcome.OK, body=body)
 
 
 def test_what_has_ended_is_counted_a_moment_later(
@@ -96,6 +96,41 @@ def test_many_do_not_wait_and_a_flush_takes_all(
     assert names == lines
     later.pass_by()
     assert (names, 0) == (lines, counters[1]())
+
+
+def test_one_with_its_prompt_does_not_wait(
+    counters: tuple[SlotCounters, Callable[[], float]], lines: list[str]
+) -> None:
+    """Lines of megabytes are not gathered."""
+    recorder = GatheredCounters(counters[0], Later())
+    for name, body in (("a", b""), ("b", b"prompt")):
+        recorder.started("m", "")
+        recorder.finished(ended(name, body))
+
+    assert (["a", "b"], 0) == (lines, counters[1]())
+
+
+def test_without_a_timer_the_next_one_asks_again(
+    counters: tuple[SlotCounters, Callable[[], float]], lines: list[str]
+) -> None:
+    """A loop that cannot call later, as one that is closing, does not leave the recorder waiting for ever."""
+    later = Later()
+    refused = [True]
+
+    def once(delay_s: float, call: Callable[[], None]) -> None:
+        if refused.pop():
+            raise RuntimeError("no running event loop")
+
+    recorder = GatheredCounters(counters[0], lambda delay_s, call: (once if refused else later)(delay_s, call))
+    recorder.started("m", "")
+    recorder.started("m", "")
+    with pytest.raises(RuntimeError):
+        recorder.finished(ended("a"))
+
+    recorder.finished(ended("b"))
+    later.pass_by()
+
+    assert (["a", "b"], 0) == (lines, counters[1]())
 
 
 def test_a_defect_in_one_costs_the_others_nothing(

@@ -103,6 +103,7 @@ def test_several_events_in_one_read_are_counted_each() -> None:
                 b"data:" + event(TOKEN)[6:],
                 event('{"choices":[],"usage":{"prompt_tokens":NaN,"completion_tokens":7}}'),
                 event('{"choices":[],"error":{"message":"\\ud800"}}'),
+                event('{"choices":[],"usage":{"prompt_tokens":3},"object":"error","message":"m"}'),
             ]
         ),
         max_size=7,
@@ -125,6 +126,15 @@ def test_a_read_of_many_events_is_read_as_they_are_one_by_one(events: list[bytes
     ]
     assert learnt[0] == learnt[1]
     assert together.at_boundary == apart.at_boundary
+
+
+@pytest.mark.parametrize("said", ['"error"', '"err\\u006fr"'])
+def test_an_error_beside_usage_is_an_error_however_it_is_spelt(said: str) -> None:
+    """The usage event is read by what is in it that matters, but never past an error."""
+    observer = observe(event(f'{{"object":{said},"message":"m","choices":[],"usage":{{"prompt_tokens":3}}}}'))
+
+    assert observer.error is not None
+    assert (502, 3) == (observer.error.status, observer.prompt_tokens)
 
 
 def test_comments_are_no_events_and_boundaries_are_known() -> None:
