@@ -28,6 +28,7 @@ from gateway.messages import (
     encode,
 )
 from gateway.metrics import Board, Layout
+from gateway.metrics.catalogue import IN_FLIGHT, REQUESTS
 from gateway.setup.compiled import compiled_folder, compiled_key
 from gateway.setup.completion import finished
 from gateway.types import FleetSnapshot, ModelView, WorkerAddress, WorkerState, WorkerView
@@ -63,6 +64,12 @@ class Process:
             message = decode_to_supervisor((await self.reader.readline())[:-1])
             if isinstance(message, kind):
                 return message
+
+    def ended(self) -> dict[str, int]:
+        """Requests that are counted as ended, by outcome; none may be in flight still."""
+        cells, layout = self.board.cells, self.board.layout
+        assert 0 == sum(cells[cell] for cell in layout.offsets(IN_FLIGHT).values())
+        return {outcome: int(cells[cell]) for (*_, outcome), cell in layout.offsets(REQUESTS).items() if cells[cell]}
 
     def inform(self) -> None:
         """The first snapshot: one worker, READY."""
@@ -191,6 +198,7 @@ async def test_a_drain_finishes_streams_and_refuses_new_work(how: str) -> None:
             assert b"".join(EVENTS) == answer.body
             assert await client.at_end()
         assert await running.process.wait() == 0
+        assert {"ok": 1} == running.ended()
 
 
 @pytest.mark.parametrize("how", ["deadline", "second-signal"])
@@ -215,6 +223,7 @@ async def test_a_stream_that_outlasts_the_drain_is_told(how: str) -> None:
             assert b"shutting_down" in answer.events[-1]
         await worker.requests[0].closed.wait()
         assert await running.process.wait() == 0
+        assert {"shutdown": 1} == running.ended()
 
 
 @pytest.mark.parametrize("module", ["gateway.data_plane", "gateway.app"])
