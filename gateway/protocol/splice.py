@@ -144,23 +144,20 @@ def _exceeds(raw: msgspec.Raw, limit: int) -> bool:
 
 
 def _splice(
-    body: bytes, found: list[Member] | None, edits: Mapping[str, _Edit], additions: list[bytes], *, empty: bool
+    body: bytes, members: list[Member] | None, edits: Mapping[str, _Edit], additions: list[bytes], *, empty: bool
 ) -> bytes:
     """
     Replace, remove and add members. Additions go in front, where nothing depends on what follows.
 
-    `found` may be None when there are only additions.
+    `members` are those of `body`, None when there are only additions, as for most streams.
     """
     opened = body.index(b"{") + 1
-    if found is None and not edits:
-        # Only additions, as for most streams.
+    if members is None:
         return b"".join((body[:opened], b",".join(additions), b"" if empty else b",", body[opened:]))
     cuts: list[tuple[int, int, bytes]] = []
-    members = found or []
     last_kept = max((at for at, member in enumerate(members) if edits.get(member.key, b"") is not None), default=-1)
     if additions:
-        followed = not empty if found is None else last_kept >= 0
-        cuts.append((opened, opened, b",".join(additions) + (b"," if followed else b"")))
+        cuts.append((opened, opened, b",".join(additions) + (b"," if last_kept >= 0 else b"")))
     for at, member in enumerate(members):
         value = edits.get(member.key, member)
         if isinstance(value, bytes):
