@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.served import Served, alive, wait_until
+from tests.e2e.served import Served, alive, standing, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -117,7 +117,7 @@ def test_metrics_and_worker_metrics_agree_with_the_client(served: Served) -> Non
     def worker_total() -> float:
         return sum(served.worker_metric(name, "vllm:generation_tokens_total") for name in ("demo-0", "demo-1"))
 
-    gateway_before, worker_before = gateway_total(), worker_total()
+    gateway_before, worker_before = standing(gateway_total), standing(worker_total)
     usage = served.http.post(
         f"{served.base}/v1/completions", json={"model": "demo", "prompt": "hello", "max_tokens": 7, "ignore_eos": True}
     ).json()["usage"]

@@ -59,6 +59,10 @@ def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
+STANDS_S = 2.5
+"""Longer than both ages together."""
+
+
 def wait_until(
     condition: Callable[[], bool], *, within_s: float, what: str, context: Callable[[], str] = lambda: ""
 ) -> None:
@@ -69,6 +73,24 @@ def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"within {within_s} s never saw: {what}\n{context()}")
         pause.wait(0.1)
+
+
+def standing(read: Callable[[], float]) -> float:
+    """
+    A count that stands still. What is shown of a worker is up to a second old, and of the gateway's own counts as well:
+    a first look may not know yet of what was asked just before.
+    """
+    value, since_s = read(), time.monotonic()
+
+    def stands() -> bool:
+        nonlocal value, since_s
+        found, now_s = read(), time.monotonic()
+        if found != value:
+            value, since_s = found, now_s
+        return now_s - since_s > STANDS_S
+
+    wait_until(stands, within_s=60, what="a count that stands still", context=lambda: f"it is at {value}")
+    return value
 
 
 class Served:

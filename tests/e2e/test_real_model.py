@@ -17,7 +17,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from tests.e2e.served import Served, alive, free_port, wait_until
+from tests.e2e.served import Served, alive, free_port, standing, wait_until
 from tests.grafana.live import LivePrometheus, Series
 from tests.grafana.observed import load_test
 from tests.grafana.reading import Target, every_target
@@ -102,7 +102,7 @@ def test_the_worker_generated_exactly_the_tokens_reported_to_the_client(
     served: Served, client: OpenAI, stream: bool
 ) -> None:
     """Usage is the worker's own truth: its counter rises by it, no more (no hidden retry) and no less."""
-    before = served.worker_metric(f"{MODEL}-0", "vllm:generation_tokens_total")
+    before = standing(lambda: served.worker_metric(f"{MODEL}-0", "vllm:generation_tokens_total"))
     text, tokens = ask(client, stream=stream)
 
     assert "Paris" in text
