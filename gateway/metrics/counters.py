@@ -64,7 +64,8 @@ class CellHistogram:
 
 class SlotCounters:
     """
-    The recorder of one gateway process (`proxy.interfaces.Recorder`) and its worker gauges.
+    What one gateway process counts, and its worker gauges: a recorder (`proxy.interfaces.Recorder`) that counts at
+    once. In a running process `GatheredCounters` stands in front of it.
 
     `started` and `finished` must name the same model and tenant, or the in-flight counts drift apart.
 

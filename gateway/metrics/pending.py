@@ -1,4 +1,4 @@
-"""Additions to cells, collected: a list of Python's is added to in a fifth of the time that shared memory takes."""
+"""Additions to cells, collected: adding to a list takes far fewer instructions than to shared memory."""
 
 from __future__ import annotations
 
