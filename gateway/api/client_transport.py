@@ -146,6 +146,7 @@ class ClientTransport:
 
     def unwatch(self) -> None:
         """No more calls."""
+        self.writer.on_full = None
         self._on_gone = None
         self._on_writable = None
 

@@ -486,10 +486,10 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.writer.paused = True
+        self.writer.full()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.writer.paused = False
+        self.writer.drained()
         if self._running is not None:
             self._running.notify_writable()

@@ -141,11 +141,6 @@ class StreamObserver:
         """`take_plain` may find what it looks for; nothing but `feed` changes that."""
         return self._idle and not self.done and self._family in _CHUNKED_FAMILIES
 
-    def count_plain(self, tokens: int) -> None:
-        """So many events, of which `glance` says 1, were passed on while `takes_plain`."""
-        self.events += tokens
-        self.token_events += tokens
-
     def take_plain(self, text: bytes) -> int:
         """
         The short way through, for what nearly every read of a chat or completions stream holds: whole events, one

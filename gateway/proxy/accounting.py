@@ -42,7 +42,7 @@ def complete_record(exchange: Exchange) -> None:
     observer = answer.observer
     if observer is None:
         return
-    record.events = observer.events
+    record.events = answer.events
     record.finish_reasons = tuple(observer.finish_reasons.values())
     record.prompt_tokens = observer.prompt_tokens
     record.cached_tokens = observer.cached_tokens

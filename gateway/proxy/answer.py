@@ -18,14 +18,14 @@ from typing import Final
 
 from gateway.errors import UpstreamError
 from gateway.gaps import TokenGaps
-from gateway.protocol.known_event import KnownEvent
+from gateway.protocol.known_event import known_events
 from gateway.protocol.observer import StreamObserver, UsageFilter
 from gateway.proxy.chunks import chunk_at, whole_chunks
 from gateway.proxy.cutting import after_last_blank_line, events_before_error
-from gateway.proxy.direct import ChunkWriter, DirectTransport
+from gateway.proxy.direct import DirectTransport
 from gateway.proxy.interfaces import Lease
 from gateway.proxy.known_head import Headers
-from gateway.proxy.upstream import UpstreamConnection
+from gateway.proxy.upstream import Shortcut, UpstreamConnection
 from gateway.types import Family
 
 HOLD_LIMIT: Final = 64 * 1024
@@ -46,7 +46,12 @@ _now: Final = monotonic
 _DONE_LINE: Final = re.compile(rb"data: ?\[DONE\][\r\n]*\Z")
 
 
-class Answer:
+def _nowhere(data: bytes) -> object:
+    """No client's transport is written to directly yet."""
+    return None
+
+
+class Answer(Shortcut):
     """
     The sink of one attempt's response.
 
@@ -55,21 +60,23 @@ class Answer:
     """
 
     __slots__ = (
+        "_after_text",
+        "_before_text",
         "_direct",
         "_gaps",
-        "_known_event",
         "_lease",
         "_lessons",
         "_partial",
         "_partial_bytes",
         "_passed_end",
+        "_plain_events",
         "_progress_due",
         "_ready",
         "_ready_bytes",
+        "_send",
         "_stream_of",
         "_through",
         "_wake",
-        "_writer",
         "complete",
         "connection",
         "content_length",
@@ -95,20 +102,29 @@ class Answer:
     )
 
     def __init__(self, connection: UpstreamConnection, lease: Lease, gaps: TokenGaps, wake: Callable[[], None]):
+        # First, and so next to each other in memory, what every event looks at: with hundreds of streams, each object
+        # and each line of 64 bytes that an event touches has to be fetched from far away.
+        self._through = False
+        self._before_text = b""
+        self._after_text = b""
+        self._send: Callable[[bytes], object] = _nowhere
+        self._gaps = gaps
+        self._plain_events = 0
+        self.tokens = 0
+        self.direct_bytes = 0
+        self.last_token_at = 0.0
+        self.last_at = 0.0
+        self.last_write_at = 0.0
+        self._progress_due = 0.0
         self.connection = connection
         self._lease = lease
-        self._gaps = gaps
         self._wake = wake
         self._direct: DirectTransport | None = None
-        self._writer: ChunkWriter | None = None
         self._ready: list[bytes] = []
         self._ready_bytes = 0
         self._partial: list[bytes] = []
         self._partial_bytes = 0
         self._passed_end = b""
-        self._progress_due = 0.0
-        self._through = False
-        self._known_event: KnownEvent | None = None
         self._lessons = LESSONS
         self._stream_of: tuple[Family, int, bool] | None = None
         self.status = 0
@@ -124,13 +140,8 @@ class Answer:
         self.untold_error = False
         self.error: UpstreamError | None = None
         self.mid_event = False
-        self.direct_bytes = 0
-        self.tokens = 0
         self.first_byte_at: float | None = None
         self.first_token_at: float | None = None
-        self.last_token_at = 0.0
-        self.last_at = 0.0
-        self.last_write_at = 0.0
         self.stalled_at: float | None = None
 
     # --- what the exchange asks -----------------------------------------------------------------------------------
@@ -141,8 +152,13 @@ class Answer:
 
     def first_event_known(self) -> bool:
         """The first event of a stream is complete, or there is nothing to wait for."""
+        return self.over or self.overflowed or self.observer is None or self.events > 0
+
+    @property
+    def events(self) -> int:
+        """Complete events of a stream so far."""
         observer = self.observer
-        return self.over or self.overflowed or observer is None or observer.events > 0
+        return self._plain_events + (0 if observer is None else observer.events)
 
     @property
     def over(self) -> bool:
@@ -230,8 +246,12 @@ class Answer:
     def write_directly(self, direct: DirectTransport) -> None:
         """From now on complete events go to `direct` as they arrive."""
         self._direct = direct
-        self._writer = direct.writer
-        self.connection.take_shortcut(self._pass_through)
+        writer = direct.writer
+        writer.on_full = self.stall
+        self._send = writer.send
+        self.connection.take_shortcut(self)
+        if writer.paused:
+            self.stall()
         # The last bytes travel with the terminating chunk, which only `send` writes.
         if not self.over and (data := self.take()):
             self._write(direct, data)
@@ -328,7 +348,7 @@ class Answer:
             self.done = True
         self._deliver(now)
 
-    def _pass_through(self, data: bytes) -> bool:
+    def pass_through(self, data: bytes) -> bool:
         """
         The hot path's hot path: a read of whole chunks with whole, plain events goes to the client as it came.
 
@@ -336,37 +356,30 @@ class Answer:
         """
         if not self._through:
             return False
-        observer = self.observer
-        assert observer is not None  # or `_through` would not be set
+        before, after = self._before_text, self._after_text
         start, end = chunk_at(data, 0)
         if not end:
             return False
-        known = self._known_event
         alone = end + 2 == len(data)
         if alone:
             # One chunk, in which nothing is new but some text: nearly always.
             size = end - start
-            tokens = known.fills(data, start, end) if known is not None else 0
+            tokens = known_events(data, start, end, before, after) if before else 0
             body: bytes | None = None
         else:
             body = whole_chunks(data)
             if body is None:
                 return False
             size = len(body)
-            tokens = known.fills(body, 0, size) if known is not None else 0
+            tokens = known_events(body, 0, size, before, after) if before else 0
         if tokens:
-            observer.count_plain(tokens)
+            self._plain_events += tokens
         else:
-            if body is None:
-                body = data[start:end]
-            tokens = observer.take_plain(body)
+            tokens = self._take_plain(data[start:end] if body is None else body)
             if tokens < 0:
                 return False
-            if tokens and self._lessons and body.find(b"\n") == size - 2:
-                self._lessons -= 1
-                self._known_event = KnownEvent.of(body[:-2])
         now = _now()
-        if tokens == 1 and self.first_token_at is not None:
+        if tokens == 1 and self.tokens:
             self._gaps.observe(now - self.last_token_at, now)
             self.last_token_at = now
             self.tokens += 1
@@ -377,12 +390,35 @@ class Answer:
             self._progress_due = now + PROGRESS_EVERY_S
             self._lease.progress(now)
         self.direct_bytes += size
-        writer = self._writer
-        assert writer is not None  # or `_through` would not be set
-        if not writer.write(data):
-            self.stalled_at = now
-            self.connection.pause_reading()
-        return True
+        try:
+            self._send(data)  # and, if that fills the client's buffer, `stall` is called
+        except RuntimeError:
+            # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
+            # loop.
+            return True
+        else:
+            return True
+
+    def _take_plain(self, body: bytes) -> int:
+        """As `StreamObserver.take_plain`; a single event tells what the next ones have in common with it."""
+        observer = self.observer
+        assert observer is not None  # or `_through` would not be set
+        if not self._lessons or body.find(b"\n") != len(body) - 2:
+            return observer.take_plain(body)
+        known = self.connection.known_events
+        around = known.around_text(body)
+        if around is not None:
+            tokens = 1
+            self._plain_events += 1
+        else:
+            tokens = observer.take_plain(body)
+            if tokens != 1:
+                return tokens
+            around = known.learn(body)
+        self._lessons -= 1
+        if around is not None:
+            self._before_text, self._after_text = around
+        return tokens
 
     def _count_tokens(self, tokens: int, now: float) -> None:
         if self.first_token_at is None:

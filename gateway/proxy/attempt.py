@@ -408,11 +408,11 @@ class Attempt:
                 errors_wire.from_in_band(observer.error, exchange.family),
                 f"{name}: error event: {observer.error.message[:200]}",
             )
-        if answer.error is not None and observer.events == 0:
+        if answer.error is not None and answer.events == 0:
             raise self._lost(connection, answer)
         if answer.over:
             verdict = observer.verdict(clean_end=answer.error is None)
-            if verdict.ending is not Ending.COMPLETE and observer.events <= int(observer.done):
+            if verdict.ending is not Ending.COMPLETE and answer.events <= int(observer.done):
                 cause = Cause.ABORTED if verdict.ending is Ending.ABORTED else Cause.INCOMPLETE
                 raise self._failed(cause, Outcome.UPSTREAM_INCOMPLETE, f"{name}: {verdict.detail}")
 

@@ -20,22 +20,35 @@ EXTENSION = "gateway.transport"
 
 class ChunkWriter:
     """
-    A client's connection as the hot path uses it; `paused` is set by its owner while the client's buffer is full.
+    A client's connection as the relay writes to it; its owner says when the client's buffer is full, and when not.
 
-    Args:
-        write: The transport's own, which raises RuntimeError once it is closed.
+    Attributes:
+        send: The transport's own `write`, which raises RuntimeError once it is closed.
+        paused: The client's buffer is full.
+        on_full: Called when it becomes so, which may be from within `send`.
     """
 
-    __slots__ = ("_write", "paused")
+    __slots__ = ("on_full", "paused", "send")
 
-    def __init__(self, write: Callable[[bytes], object]) -> None:
-        self._write = write
+    def __init__(self, send: Callable[[bytes], object]) -> None:
+        self.send = send
+        self.paused = False
+        self.on_full: Callable[[], None] | None = None
+
+    def full(self) -> None:
+        """The client's buffer has become full."""
+        self.paused = True
+        if self.on_full is not None:
+            self.on_full()
+
+    def drained(self) -> None:
+        """The client's buffer has room again."""
         self.paused = False
 
     def write(self, data: bytes) -> bool:
         """Send `data`, whole chunks. False when the client's buffer is full: pause until `on_writable`."""
         try:
-            self._write(data)
+            self.send(data)
         except RuntimeError:
             # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
             # loop.

@@ -193,7 +193,7 @@ def _begin_stream(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
     assert direct is not None
     if answer.overflowed or observer.error is not None:
         return False
-    if observer.events == 0:
+    if answer.events == 0:
         if exchange.phase is _HEADERS:
             exchange.enter(_FIRST_EVENT)
         return True

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
+from gateway.protocol.known_event import KnownEvents
 from gateway.proxy.upstream import UpstreamConnection, connect, tls_context
 from gateway.types import WorkerAddress, WorkerView
 
@@ -37,9 +38,9 @@ class PoolCounts:
 
 
 class _WorkerPool:
-    """Connections to one launch of one worker; `idle` oldest first."""
+    """Connections to one launch of one worker, and what they have learnt of it; `idle` oldest first."""
 
-    __slots__ = ("address", "context", "idle", "in_use", "name", "sweeper")
+    __slots__ = ("address", "context", "idle", "in_use", "known_events", "name", "sweeper")
 
     def __init__(self, name: str, address: WorkerAddress) -> None:
         self.name = name
@@ -48,6 +49,7 @@ class _WorkerPool:
         self.in_use: set[UpstreamConnection] = set()
         self.context: ssl.SSLContext | None = tls_context(address)
         self.sweeper: asyncio.TimerHandle | None = None
+        self.known_events = KnownEvents()
 
     def discard(self, connection: UpstreamConnection) -> None:
         self.in_use.discard(connection)
@@ -98,7 +100,7 @@ class ConnectionPools:
         pool = self._pools.get(key)
         if pool is None:
             pool = self._pools[key] = _WorkerPool(worker.name, worker.address)
-        connection = await connect(pool.address, pool.context, pool.discard)
+        connection = await connect(pool.address, pool.context, pool.discard, pool.known_events)
         if not connection.closed:
             pool.in_use.add(connection)
         return connection

@@ -18,6 +18,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from gateway.errors import UpstreamConnectError, UpstreamError, UpstreamIncomplete, UpstreamProtocolError
+from gateway.protocol.known_event import KnownEvents
 from gateway.proxy.known_head import Headers, KnownHead
 from gateway.types import WorkerAddress
 
@@ -65,6 +66,24 @@ class Nobody:
 _NOBODY: Final = Nobody()
 
 
+class Shortcut:
+    """
+    What may deal with a read of a chunked body before the parser does. A class and no Protocol: compiled, its method is
+    found without a look-up, for every event.
+    """
+
+    __slots__ = ()
+
+    def pass_through(self, data: bytes) -> bool:
+        """
+        A read that begins between two chunks, as it came from the socket.
+
+        True for what has been dealt with, which must be whole chunks and not the last one: the parser, which never sees
+        them, is then again between two chunks.
+        """
+        return False
+
+
 class UpstreamConnection(asyncio.Protocol):
     """
     A connection that carries one request at a time.
@@ -96,11 +115,19 @@ class UpstreamConnection(asyncio.Protocol):
         "answered",
         "closed",
         "idle_since",
+        "known_events",
         "known_head",
         "used",
     )
 
-    def __init__(self, on_closed: Callable[[UpstreamConnection], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_closed: Callable[[UpstreamConnection], None] | None = None,
+        known_events: KnownEvents | None = None,
+    ) -> None:
+        # First, and so next to each other in memory, what every event looks at.
+        self._shortcut: Shortcut | None = None
+        self._between_chunks = False
         self._on_closed = on_closed
         self._on_free: Callable[[UpstreamConnection], None] | None = None
         self._transport: asyncio.Transport | None = None
@@ -115,14 +142,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._header_bytes = 0
         self._chunk_done = False
-        self._between_chunks = False
-        self._shortcut: Callable[[bytes], bool] | None = None
         self._bodyless_framing = False
         self.answered = False
         self.closed = False
         self.used = 0
         self.idle_since = 0.0
         self.known_head: KnownHead | None = None
+        self.known_events = KnownEvents() if known_events is None else known_events
         self._parser = httptools.HttpResponseParser(self)
 
     # --- the owner's side -----------------------------------------------------------------------------------------
@@ -173,13 +199,8 @@ class UpstreamConnection(asyncio.Protocol):
         """False while `pause_reading` is in force."""
         return self._reading
 
-    def take_shortcut(self, shortcut: Callable[[bytes], bool]) -> None:
-        """
-        From now on offer every read that begins between two chunks to `shortcut` first, as it came from the socket.
-
-        It returns True for what it has dealt with, which must be whole chunks and not the last one: the parser, which
-        never sees them, is then again between two chunks. Ends with the answer.
-        """
+    def take_shortcut(self, shortcut: Shortcut) -> None:
+        """From now on, until the answer ends, offer every read that begins between two chunks to `shortcut` first."""
         if not self._complete:
             self._shortcut = shortcut
 
@@ -218,7 +239,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         shortcut = self._shortcut
-        if shortcut is not None and self._between_chunks and shortcut(data):
+        if shortcut is not None and self._between_chunks and shortcut.pass_through(data):
             return
         known = self.known_head
         if known is not None and not self.answered and not self._complete:
@@ -377,15 +398,19 @@ async def connect(
     address: WorkerAddress,
     context: ssl.SSLContext | None = None,
     on_closed: Callable[[UpstreamConnection], None] | None = None,
+    known_events: KnownEvents | None = None,
 ) -> UpstreamConnection:
     """
     Open a connection.
+
+    Args:
+        known_events: What is known of the events of this worker; nothing yet by default.
 
     Raises:
         UpstreamConnectError: refused, unreachable, unknown name, or TLS handshake failed.
     """
     loop = asyncio.get_running_loop()
-    connection = UpstreamConnection(on_closed)
+    connection = UpstreamConnection(on_closed, known_events)
 
     def factory() -> UpstreamConnection:
         return connection

@@ -50,7 +50,8 @@ class Client:
     def write(self, data: bytes) -> bool:
         self.written.append(data)
         self.room -= 1
-        self.writer.paused = self.room <= 0
+        if self.room <= 0:
+            self.writer.full()
         return self.room > 0
 
     def _write_framed(self, data: bytes) -> None:
@@ -166,6 +167,66 @@ def test_a_full_client_stops_the_worker_until_it_drains() -> None:
     answer.writable()
     assert socket.reading
     assert answer.stalled_at is None
+
+
+def test_what_one_stream_has_taught_the_next_ones_of_its_worker_know() -> None:
+    """Learning takes two decodings of an event, which each stream would cost."""
+    connection, decoded = UpstreamConnection(), []
+    connection.connection_made(Socket())
+    for identity in ("chatcmpl-1", "chatcmpl-22"):
+        events = frames.ChatStream(id=identity).events(["a", "b"])
+        answer = Answer(connection, Quiet(), TokenGaps((), lambda counts, total_s: None), lambda: None)  # type: ignore[arg-type]
+        answer.observe(Family.CHAT, 1, drop_usage=False)
+        answer.on_head(200, [(b"content-type", b"text/event-stream")])
+        answer.on_data(events[0])
+        answer.take()
+        client = Client()
+        answer.write_directly(client)  # type: ignore[arg-type]
+        answer.on_data(b": now between two events\n\n")
+        for event in events[1:3]:
+            assert answer.pass_through(b"%x\r\n%b\r\n" % (len(event), event))
+        assert answer.observer is not None
+        assert (answer.events, answer.tokens) == (3, 2)
+        assert client.written[1:] == events[1:3]
+        decoded.append(answer.observer.events)
+
+    assert decoded == [2, 1]
+
+
+def test_a_full_client_stops_the_worker_on_the_short_way_too() -> None:
+    """There nobody asks after each write: the client's side tells when its buffer becomes full."""
+    answer, socket = new_answer()
+    answer.on_data(EVENTS[0])
+    answer.take()
+    client = Client(room=3)
+    answer.write_directly(client)  # type: ignore[arg-type]
+    answer.on_data(EVENTS[1])
+    event = b"%x\r\n%b\r\n" % (len(EVENTS[1]), EVENTS[1])
+
+    assert answer.pass_through(event)
+    assert socket.reading
+    assert answer.pass_through(event)
+    assert not socket.reading
+    assert answer.stalled_at is not None
+
+    client.writer.drained()
+    answer.writable()
+    assert socket.reading
+    assert answer.events == 4
+    assert client.written == [EVENTS[1]] * 3
+
+
+def test_a_client_that_is_full_already_stops_the_worker() -> None:
+    """What filled its buffer was written before, by another way."""
+    answer, socket = new_answer()
+    answer.on_data(EVENTS[0])
+    answer.take()
+    client = Client()
+    client.writer.full()
+
+    answer.write_directly(client)  # type: ignore[arg-type]
+
+    assert not socket.reading
 
 
 def test_what_follows_the_marker_does_not_put_off_the_end() -> None:

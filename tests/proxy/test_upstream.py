@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import weakref
 
 import pytest
 
 from gateway.errors import UpstreamError
-from gateway.proxy.upstream import Headers, UpstreamConnection
+from gateway.proxy.upstream import Headers, Shortcut, UpstreamConnection
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -56,9 +57,6 @@ class Reader:
 
     def on_failed(self, error: UpstreamError) -> None: ...
 
-    def shortcut(self, data: bytes) -> bool:
-        return False
-
 
 def opened() -> tuple[UpstreamConnection, Socket]:
     connection, transport = UpstreamConnection(), Socket()
@@ -87,16 +85,18 @@ def test_a_connection_that_may_be_used_again_reads() -> None:
 def test_an_idle_connection_keeps_nothing_of_its_last_answer(late: bool) -> None:
     """The shortcut belongs to one answer: with it, the answer would live until the next request or the collector."""
     connection, _ = opened()
-    reader = Reader(connection)
+    reader, shortcut = Reader(connection), Shortcut()
+    kept = sys.getrefcount(shortcut)
     connection.send(reader, b"GET / HTTP/1.1\r\n\r\n", b"")
     connection.data_received(HEAD + b"5\r\nhello\r\n")
     if not late:
-        connection.take_shortcut(reader.shortcut)
+        connection.take_shortcut(shortcut)
     connection.data_received(b"0\r\n\r\n")
     if late:
-        connection.take_shortcut(reader.shortcut)
+        connection.take_shortcut(shortcut)
     ended, alive = reader.ended, weakref.ref(reader)
     del reader
 
     assert ended
     assert alive() is None
+    assert kept == sys.getrefcount(shortcut)
