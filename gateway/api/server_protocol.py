@@ -103,7 +103,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.writer = ChunkWriter(transport.write)
+        self.writer = ChunkWriter(transport)
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
 
     def data_received(self, data: bytes) -> None:

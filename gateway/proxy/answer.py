@@ -22,7 +22,7 @@ from gateway.protocol.known_event import known_events
 from gateway.protocol.observer import StreamObserver, UsageFilter
 from gateway.proxy.chunks import chunk_at, whole_chunks
 from gateway.proxy.cutting import after_last_blank_line, events_before_error
-from gateway.proxy.direct import DirectTransport
+from gateway.proxy.direct import DirectTransport, Writable
 from gateway.proxy.interfaces import Lease
 from gateway.proxy.known_head import Headers
 from gateway.proxy.upstream import Shortcut, UpstreamConnection
@@ -46,11 +46,6 @@ _now: Final = monotonic
 _DONE_LINE: Final = re.compile(rb"data: ?\[DONE\][\r\n]*\Z")
 
 
-def _nowhere(data: bytes) -> object:
-    """No client's transport is written to directly yet."""
-    return None
-
-
 class Answer(Shortcut):
     """
     The sink of one attempt's response.
@@ -62,6 +57,7 @@ class Answer(Shortcut):
     __slots__ = (
         "_after_text",
         "_before_text",
+        "_client",
         "_direct",
         "_gaps",
         "_lease",
@@ -73,7 +69,6 @@ class Answer(Shortcut):
         "_progress_due",
         "_ready",
         "_ready_bytes",
-        "_send",
         "_stream_of",
         "_through",
         "_wake",
@@ -107,7 +102,7 @@ class Answer(Shortcut):
         self._through = False
         self._before_text = b""
         self._after_text = b""
-        self._send: Callable[[bytes], object] = _nowhere
+        self._client: Writable | None = None
         self._gaps = gaps
         self._plain_events = 0
         self.tokens = 0
@@ -248,7 +243,7 @@ class Answer(Shortcut):
         self._direct = direct
         writer = direct.writer
         writer.on_full = self.stall
-        self._send = writer.send
+        self._client = writer.transport
         self.connection.take_shortcut(self)
         if writer.paused:
             self.stall()
@@ -356,7 +351,8 @@ class Answer(Shortcut):
         """
         if not self._through:
             return False
-        before, after = self._before_text, self._after_text
+        before, after, client = self._before_text, self._after_text, self._client
+        assert client is not None  # or `_through` would not be set
         start, end = chunk_at(data, 0)
         if not end:
             return False
@@ -391,7 +387,7 @@ class Answer(Shortcut):
             self._lease.progress(now)
         self.direct_bytes += size
         try:
-            self._send(data)  # and, if that fills the client's buffer, `stall` is called
+            client.write(data)  # and, if that fills the client's buffer, `stall` is called
         except RuntimeError:
             # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
             # loop.

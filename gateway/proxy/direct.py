@@ -18,20 +18,28 @@ Scope = MutableMapping[str, Any]
 EXTENSION = "gateway.transport"
 
 
+class Writable(Protocol):
+    """A transport, as far as it is written to."""
+
+    def write(self, data: bytes) -> object:
+        """Send `data`. Raises RuntimeError when it is closed."""
+        ...
+
+
 class ChunkWriter:
     """
     A client's connection as the relay writes to it; its owner says when the client's buffer is full, and when not.
 
     Attributes:
-        send: The transport's own `write`, which raises RuntimeError once it is closed.
+        transport: The client's.
         paused: The client's buffer is full.
-        on_full: Called when it becomes so, which may be from within `send`.
+        on_full: Called when it becomes so, which may be from within the transport's `write`.
     """
 
-    __slots__ = ("on_full", "paused", "send")
+    __slots__ = ("on_full", "paused", "transport")
 
-    def __init__(self, send: Callable[[bytes], object]) -> None:
-        self.send = send
+    def __init__(self, transport: Writable) -> None:
+        self.transport = transport
         self.paused = False
         self.on_full: Callable[[], None] | None = None
 
@@ -48,7 +56,7 @@ class ChunkWriter:
     def write(self, data: bytes) -> bool:
         """Send `data`, whole chunks. False when the client's buffer is full: pause until `on_writable`."""
         try:
-            self.send(data)
+            self.transport.write(data)
         except RuntimeError:
             # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
             # loop.

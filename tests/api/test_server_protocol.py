@@ -132,8 +132,8 @@ def test_what_it_relies_on_in_uvicorn() -> None:
 
 def test_a_connection_that_is_being_closed_counts_as_left_for_uvicorn_too() -> None:
     """It tells the cycle a turn later; a request that ends in between would be logged as one that nobody answered."""
-    transport = SimpleNamespace(write=None, is_closing=lambda: True)
-    link = ClientTransport(cast(GatewayProtocol, SimpleNamespace(transport=transport, writer=ChunkWriter(print))))
+    transport = SimpleNamespace(write=print, is_closing=lambda: True)
+    link = ClientTransport(cast(GatewayProtocol, SimpleNamespace(transport=transport, writer=ChunkWriter(transport))))
     cycle = SimpleNamespace(disconnected=False)
     link.cycle = cast(RequestResponseCycle, cycle)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from types import SimpleNamespace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -45,7 +46,7 @@ class Client:
     def __init__(self, room: int = 10**9) -> None:
         self.written: list[bytes] = []
         self.room = room
-        self.writer = ChunkWriter(self._write_framed)
+        self.writer = ChunkWriter(SimpleNamespace(write=self._write_framed))
 
     def write(self, data: bytes) -> bool:
         self.written.append(data)
