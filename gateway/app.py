@@ -214,7 +214,7 @@ class GatewayProcess:
         self._cut_at_s = loop.time() + deadline_s
         self._cut = loop.call_later(deadline_s, self._relay.shut_down)
         self._server.config.timeout_graceful_shutdown = int(deadline_s + LAST_WORDS_S) + 1
-        self._server.should_exit = True
+        self._server.end()
 
     async def _follow(self) -> None:
         """Follow the control channel to its end, which means: drain."""

@@ -16,6 +16,7 @@ IDLE_S = 5.0
 """A connection on which nothing was asked for so long is closed when its process leaves: pools of clients that are in
 use ask more often, and are told by the answer."""
 LOOK_S = 0.25
+DATE_EVERY_S = 1.0
 
 
 class PublicServer(uvicorn.Server):
@@ -24,6 +25,22 @@ class PublicServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Stop accepting, end what runs as the configuration says, and return from `serve`."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """
+        See uvicorn, which looks ten times a second whether it should end, and every tenth time at the date. That would
+        wake an idle process as often, and hold up a busy one.
+        """
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_EVERY_S):
+                    await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn."""

@@ -47,6 +47,7 @@ class LineQueue:
         self._bytes = 0
         self._overflowed = 0
         self._untold = 0
+        self._gap_due = False
         self._failed = 0
         self._awake = False
         self._waking: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -65,6 +66,7 @@ class LineQueue:
             if self._bytes + len(line) > MAX_WAITING_BYTES or self._closed.is_set():
                 self._overflowed += 1
                 self._untold += 1
+                self._gap_due = True
             else:
                 self._lines.append(line)
                 self._bytes += len(line)
@@ -84,15 +86,22 @@ class LineQueue:
     def _run(self) -> None:
         while not self._closed.is_set():
             self._waking.get()
-            self._closed.wait(GATHER_S)
+            # While there are lines nobody has to wake this thread, which costs whoever does more than the line.
+            while not self._closed.wait(GATHER_S) and self._has_work():
+                self._drain()
             self._awake = False
-            self._drain()
+            if self._has_work():  # which came while this thread was thought awake
+                self._wake()
         self._drain()
+
+    def _has_work(self) -> bool:
+        return bool(self._lines) or self._gap_due
 
     def _drain(self) -> None:
         with self._lock:
             lines, self._lines = self._lines, []
             untold, self._untold = self._untold, 0
+            self._gap_due = False
         for piece, count in _pieces(lines, self._piece_bytes):
             if not self._written(piece):
                 self._failed += count

@@ -58,7 +58,7 @@ async def serving() -> AsyncIterator[Server]:
     try:
         yield found
     finally:
-        found.server.should_exit = True
+        found.server.end()
         found.may_answer.set()
         await running
 

@@ -95,6 +95,20 @@ def test_a_stuck_reader_costs_lines_and_is_told_how_many(reader: Reader) -> None
     assert b"".join(reader.written).endswith(gap(dropped))
 
 
+def test_what_was_dropped_while_the_last_lines_were_written_is_told_without_a_further_line() -> None:
+    """Nobody may log again for hours: the reader should not have to wait for that to learn what is missing."""
+    reader = Reader()
+    lines = LineQueue(reader.write, gap)
+    big = b"x" * (MAX_WAITING_BYTES - 1) + b"\n"
+    lines.put(big)
+    assert reader.stuck.wait(LONG_S)
+    lines.put(b"too much\n")
+    reader.resume()
+
+    wait_until(lambda: reader.written == [big, gap(1)], within_s=LONG_S, what="the gap is told")
+    lines.close()
+
+
 def test_closing_does_not_wait_for_a_stuck_reader(reader: Reader) -> None:
     """Longer than it was told to; later lines are lost and counted."""
     queue = LineQueue(reader.write, gap)
