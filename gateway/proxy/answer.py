@@ -242,7 +242,7 @@ class Answer(Shortcut):
         """From now on complete events go to `direct` as they arrive."""
         self._direct = direct
         writer = direct.writer
-        writer.on_full = self.stall
+        writer.on_full = self._client_full
         self._client = writer.transport
         self.connection.take_shortcut(self)
         if writer.paused:
@@ -255,6 +255,11 @@ class Answer(Shortcut):
         """The client's buffer is full."""
         self.stalled_at = monotonic()
         self.connection.pause_reading()
+
+    def _client_full(self) -> None:
+        """The client's buffer has become full, by whatever was written: the end of the response, too."""
+        if not self.is_over():  # else the connection may be somebody else's already
+            self.stall()
 
     def writable(self) -> None:
         """The client's buffer has drained."""
@@ -387,7 +392,7 @@ class Answer(Shortcut):
             self._lease.progress(now)
         self.direct_bytes += size
         try:
-            client.write(data)  # and, if that fills the client's buffer, `stall` is called
+            client.write(data)  # and, if that fills the client's buffer, `_client_full` is called
         except RuntimeError:
             # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
             # loop.

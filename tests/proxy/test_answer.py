@@ -217,6 +217,22 @@ def test_a_full_client_stops_the_worker_on_the_short_way_too() -> None:
     assert client.written == [EVENTS[1]] * 3
 
 
+def test_a_client_that_becomes_full_after_the_answer_stops_nobody() -> None:
+    """The end of the response is written, too, when another request may have the worker's connection already."""
+    answer, socket = new_answer()
+    answer.on_data(EVENTS[0])
+    answer.take()
+    client = Client()
+    answer.write_directly(client)  # type: ignore[arg-type]
+    answer.on_data(b"".join(EVENTS[1:]))
+    answer.on_complete()
+
+    client.writer.full()
+
+    assert socket.reading
+    assert answer.stalled_at is None
+
+
 def test_a_client_that_is_full_already_stops_the_worker() -> None:
     """What filled its buffer was written before, by another way."""
     answer, socket = new_answer()
