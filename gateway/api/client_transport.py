@@ -108,13 +108,11 @@ class ClientTransport:
             self._write(b"%b%b\r\n%b" % (self._protocol.head_lines(status), fields, body))
         self._protocol.claim_ended()
 
-    def begin(self, status: int, fields: bytes, data: bytes) -> bool:
+    def begin(self, status: int, fields: bytes, data: bytes) -> None:
         """See `DirectTransport`."""
         self._started = True
         head = self._protocol.head_lines(status)
-        return self.writer.write(
-            b"%b%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (head, fields, len(data), data)
-        )
+        self.writer.write(b"%b%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (head, fields, len(data), data))
 
     def end(self, data: bytes) -> None:
         """See `DirectTransport`."""

@@ -60,8 +60,8 @@ class StreamObserver:
     One stream's reader: `feed` it every chunk as it arrives; it never raises and never changes bytes.
 
     Attributes (read-only for the caller):
-        events: complete events with data so far (comments are not events), the terminal marker included.
-        token_events: those that carried output text (content, reasoning, tool-call text).
+        events: complete events with data that it was fed (comments are not events), the terminal marker included.
+        token_events: those of them that carried output text (content, reasoning, tool-call text).
         done: the family's terminal marker was seen; later events are not looked at.
         error: the first in-band error, or None.
         finish_reasons: by choice index (0 for responses and messages).

@@ -246,7 +246,7 @@ class Answer(Shortcut):
         self._client = writer.transport
         self.connection.take_shortcut(self)
         if writer.paused:
-            self.stall()
+            self._client_full()
         # The last bytes travel with the terminating chunk, which only `send` writes.
         if not self.over and (data := self.take()):
             self._write(direct, data)

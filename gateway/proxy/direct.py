@@ -101,8 +101,8 @@ class DirectTransport(Protocol):
         """Send a whole answer to a claimed request and end the claim; `fields` are header lines, with a length."""
         ...
 
-    def begin(self, status: int, fields: bytes, data: bytes) -> bool:
-        """Start a chunked answer to a claimed request with the first piece of its body. As `write` otherwise."""
+    def begin(self, status: int, fields: bytes, data: bytes) -> None:
+        """Start a chunked answer to a claimed request with the first piece of its body."""
         ...
 
     def end(self, data: bytes) -> None:

@@ -197,24 +197,21 @@ def _begin_stream(exchange: Exchange, attempt: Attempt, answer: Answer) -> bool:
         if exchange.phase is _HEADERS:
             exchange.enter(_FIRST_EVENT)
         return True
-    writable = _start_stream(exchange, attempt, answer, answer.take())
+    _start_stream(exchange, attempt, answer, answer.take())
     answer.write_directly(direct)
-    if not writable:
-        answer.stall()
     return True
 
 
-def _start_stream(exchange: Exchange, attempt: Attempt, answer: Answer, data: bytes) -> bool:
-    """Send the head and the first piece; False when the client's buffer is full."""
+def _start_stream(exchange: Exchange, attempt: Attempt, answer: Answer, data: bytes) -> None:
+    """Send the head and the first piece."""
     direct = exchange.client.direct
     assert direct is not None
     exchange.enter(_STREAMING)
     headers = response_headers(answer.headers, request_id=exchange.request_id, stream=True)
     attempt.send_at = exchange.phase_at
     exchange.client.sent_start(200, len(data), complete=False)
-    writable = direct.begin(200, header_lines(headers), data)
+    direct.begin(200, header_lines(headers), data)
     exchange.wrote()
-    return writable
 
 
 def _fields(exchange: Exchange, connection: UpstreamConnection, answer: Answer, length: int) -> bytes:

@@ -221,8 +221,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Stop reading: the worker's own socket fills up and its writes wait."""
-        if self._reading and not self.closed and self._transport is not None:
+        """Stop reading: the worker's own socket fills up and its writes wait. Not once the answer is complete."""
+        if self._reading and not self._complete and not self.closed and self._transport is not None:
             self._reading = False
             self._transport.pause_reading()
 

@@ -84,6 +84,27 @@ async def test_a_kept_connection_is_served_once_more_and_asked_to_leave() -> Non
         await leaving
 
 
+async def test_it_ends_at_once_and_not_when_it_next_looks_at_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public_server, "DATE_EVERY_S", 3600.0)
+    async with asyncio.timeout(30), serving() as served, connect(served.port) as client:
+        await used(client)
+
+
+async def test_its_date_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn makes the header anew at tick 0 and every tenth: each tick is one of these."""
+    ticks: asyncio.Queue[int] = asyncio.Queue()
+
+    async def tick(server: uvicorn.Server, counter: int) -> bool:
+        ticks.put_nowait(counter)
+        return await uvicorn.Server.on_tick(server, counter)
+
+    monkeypatch.setattr(public_server, "DATE_EVERY_S", 0.001)
+    monkeypatch.setattr(PublicServer, "on_tick", tick)
+    async with asyncio.timeout(30), serving() as served:
+        assert [0, 0, 0] == [await ticks.get() for _ in range(3)]
+        assert served.server.server_state.default_headers[0][0] == b"date"
+
+
 async def test_nobody_new_is_accepted() -> None:
     """The socket may be somebody else's too, so it is closed here and not shut down."""
     async with asyncio.timeout(30), serving() as served:

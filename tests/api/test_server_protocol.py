@@ -139,3 +139,19 @@ def test_a_connection_that_is_being_closed_counts_as_left_for_uvicorn_too() -> N
 
     assert link.gone
     assert cycle.disconnected
+
+
+def test_after_a_request_its_answer_is_not_told_of_a_full_client() -> None:
+    """The next request on the connection has another one."""
+    transport = SimpleNamespace(write=print, is_closing=lambda: False)
+    writer, told = ChunkWriter(transport), []
+    link = ClientTransport(cast(GatewayProtocol, SimpleNamespace(transport=transport, writer=writer)))
+    writer.on_full = lambda: told.append("full")
+    writer.full()
+    writer.drained()
+
+    link.unwatch()
+    writer.full()
+
+    assert told == ["full"]
+    assert writer.paused

@@ -27,6 +27,8 @@ class Socket(asyncio.Transport):
         super().__init__()
         self.reading = True
 
+    def write(self, data: object) -> None: ...
+
     def pause_reading(self) -> None:
         self.reading = False
 
@@ -67,6 +69,7 @@ def new_answer(*, drop_usage: bool = False) -> tuple[Answer, Socket]:
     connection.connection_made(socket)
     answer = Answer(connection, Quiet(), TokenGaps((), lambda counts, total_s: None), lambda: None)  # type: ignore[arg-type]
     answer.observe(Family.CHAT, 1, drop_usage=drop_usage)
+    connection.send(answer, b"", b"")
     answer.on_head(200, [(b"content-type", b"text/event-stream")])
     return answer, socket
 
@@ -174,7 +177,7 @@ def test_what_one_stream_has_taught_the_next_ones_of_its_worker_know() -> None:
     """Learning takes two decodings of an event, which each stream would cost."""
     connection, decoded = UpstreamConnection(), []
     connection.connection_made(Socket())
-    for identity in ("chatcmpl-1", "chatcmpl-22"):
+    for identity in ("chatcmpl-1", "chatcmpl-22", "chatcmpl-333"):
         events = frames.ChatStream(id=identity).events(["a", "b"])
         answer = Answer(connection, Quiet(), TokenGaps((), lambda counts, total_s: None), lambda: None)  # type: ignore[arg-type]
         answer.observe(Family.CHAT, 1, drop_usage=False)
@@ -191,7 +194,7 @@ def test_what_one_stream_has_taught_the_next_ones_of_its_worker_know() -> None:
         assert client.written[1:] == events[1:3]
         decoded.append(answer.observer.events)
 
-    assert decoded == [2, 1]
+    assert decoded == [2, 2, 1]  # the second stream shows that it is a kind
 
 
 def test_a_full_client_stops_the_worker_on_the_short_way_too() -> None:
@@ -228,6 +231,20 @@ def test_a_client_that_becomes_full_after_the_answer_stops_nobody() -> None:
     answer.on_complete()
 
     client.writer.full()
+
+    assert socket.reading
+    assert answer.stalled_at is None
+
+
+def test_a_client_that_is_full_at_the_end_of_the_answer_stops_nobody() -> None:
+    """A worker may end its message while the client takes the first piece."""
+    answer, socket = new_answer()
+    answer.on_data(b"".join(EVENTS))
+    answer.on_complete()
+    client = Client()
+    client.writer.full()
+
+    answer.write_directly(client)  # type: ignore[arg-type]
 
     assert socket.reading
     assert answer.stalled_at is None

@@ -81,6 +81,18 @@ def test_a_connection_that_may_be_used_again_reads() -> None:
     assert transport.reading
 
 
+def test_a_connection_whose_answer_is_complete_is_not_stopped() -> None:
+    """Whoever still writes that answer to its client has no say in what is read for the next one."""
+    connection, transport = opened()
+    connection.send(Reader(connection), b"GET / HTTP/1.1\r\n\r\n", b"")
+    connection.data_received(HEAD + b"5\r\nhello\r\n0\r\n\r\n")
+
+    connection.pause_reading()
+
+    assert connection.reading
+    assert transport.reading
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
 def test_an_idle_connection_keeps_nothing_of_its_last_answer(late: bool) -> None:
     """The shortcut belongs to one answer: with it, the answer would live until the next request or the collector."""
