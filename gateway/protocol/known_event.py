@@ -14,7 +14,7 @@ from gateway.protocol.observer import glance
 
 _TEXT_BEGINS: Final = re.compile(rb'"(?:content|text|reasoning|reasoning_content|arguments)" ?: ?"')
 _LONGEST_LESSON: Final = 4096
-"""Bytes. Each place where the text may be costs two decodings of the whole event."""
+"""Bytes. Each place where the text may be costs a decoding of the whole event."""
 _MOST_KINDS: Final = 8
 """Chat and completions, with and without reasoning, of a few model names: each is compared with at a stream's begin."""
 _MOST_SEEN: Final = 32
