@@ -25,6 +25,7 @@ from gateway.proxy.cutting import after_last_blank_line, events_before_error
 from gateway.proxy.direct import DirectTransport, Writable
 from gateway.proxy.interfaces import Lease
 from gateway.proxy.known_head import Headers
+from gateway.proxy.turn import Turn
 from gateway.proxy.upstream import Shortcut, UpstreamConnection
 from gateway.types import Family
 
@@ -71,6 +72,7 @@ class Answer(Shortcut):
         "_ready_bytes",
         "_stream_of",
         "_through",
+        "_turn",
         "_wake",
         "complete",
         "connection",
@@ -96,7 +98,9 @@ class Answer(Shortcut):
         "untold_error",
     )
 
-    def __init__(self, connection: UpstreamConnection, lease: Lease, gaps: TokenGaps, wake: Callable[[], None]):
+    def __init__(
+        self, connection: UpstreamConnection, lease: Lease, gaps: TokenGaps, turn: Turn, wake: Callable[[], None]
+    ) -> None:
         # First, and so next to each other in memory, what every event looks at: with hundreds of streams, each object
         # and each line of 64 bytes that an event touches has to be fetched from far away.
         self._through = False
@@ -104,6 +108,7 @@ class Answer(Shortcut):
         self._after_text = b""
         self._client: Writable | None = None
         self._gaps = gaps
+        self._turn = turn
         self._plain_events = 0
         self.tokens = 0
         self.direct_bytes = 0
@@ -397,8 +402,8 @@ class Answer(Shortcut):
             # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
             # loop.
             return True
-        else:
-            return True
+        self._turn.wrote(now)
+        return True
 
     def _take_plain(self, body: bytes) -> int:
         """As `StreamObserver.take_plain`; a single event tells what the next ones have in common with it."""

@@ -270,7 +270,8 @@ class Attempt:
         relay = exchange.relay
         attempt_id = relay.new_id()
         exchange.record.upstream_request_id = attempt_id
-        answer = Answer(connection, self._lease, relay.recorder.inter_token(exchange.record.model), exchange.wake)
+        gaps = relay.recorder.inter_token(exchange.record.model)
+        answer = Answer(connection, self._lease, gaps, relay.turn, exchange.wake)
         answer.observe(exchange.family, view.n, drop_usage=self._force_usage)
         self.answer = answer
         head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import pairwise
+from math import inf
 from types import SimpleNamespace
 
 from hypothesis import example, given
@@ -13,6 +15,7 @@ from gateway.gaps import TokenGaps
 from gateway.proxy.answer import HOLD_LIMIT, PARTIAL_LIMIT, Answer
 from gateway.proxy.chunks import whole_chunks
 from gateway.proxy.direct import ChunkWriter
+from gateway.proxy.turn import Turn
 from gateway.proxy.upstream import UpstreamConnection
 from gateway.types import Family
 from loadtest.servers import frames
@@ -63,11 +66,18 @@ class Client:
         self.write(body)
 
 
+def answer_on(connection: UpstreamConnection, give_way: Callable[[], None] = lambda: None) -> Answer:
+    """An answer that offers the processor after every event of the short way."""
+    gaps = TokenGaps((), lambda counts, total_s: None)
+    turn = Turn(give_way, turn_s=0.0, pause_s=inf)
+    return Answer(connection, Quiet(), gaps, turn, lambda: None)  # type: ignore[arg-type]
+
+
 def new_answer(*, drop_usage: bool = False) -> tuple[Answer, Socket]:
     socket = Socket()
     connection = UpstreamConnection()
     connection.connection_made(socket)
-    answer = Answer(connection, Quiet(), TokenGaps((), lambda counts, total_s: None), lambda: None)  # type: ignore[arg-type]
+    answer = answer_on(connection)
     answer.observe(Family.CHAT, 1, drop_usage=drop_usage)
     connection.send(answer, b"", b"")
     answer.on_head(200, [(b"content-type", b"text/event-stream")])
@@ -179,7 +189,7 @@ def test_what_one_stream_has_taught_the_next_ones_of_its_worker_know() -> None:
     connection.connection_made(Socket())
     for identity in ("chatcmpl-1", "chatcmpl-22", "chatcmpl-333"):
         events = frames.ChatStream(id=identity).events(["a", "b"])
-        answer = Answer(connection, Quiet(), TokenGaps((), lambda counts, total_s: None), lambda: None)  # type: ignore[arg-type]
+        answer = answer_on(connection)
         answer.observe(Family.CHAT, 1, drop_usage=False)
         answer.on_head(200, [(b"content-type", b"text/event-stream")])
         answer.on_data(events[0])
@@ -218,6 +228,26 @@ def test_a_full_client_stops_the_worker_on_the_short_way_too() -> None:
     assert socket.reading
     assert answer.events == 4
     assert client.written == [EVENTS[1]] * 3
+
+
+def test_others_are_let_in_when_an_event_has_been_written() -> None:
+    """Who waits for the processor may be the client that the event is for."""
+    connection = UpstreamConnection()
+    connection.connection_made(Socket())
+    client = Client()
+    seen: list[int] = []
+    answer = answer_on(connection, lambda: seen.append(len(client.written)))
+    answer.observe(Family.CHAT, 1, drop_usage=False)
+    answer.on_head(200, [(b"content-type", b"text/event-stream")])
+    answer.on_data(EVENTS[0])
+    answer.take()
+    answer.write_directly(client)  # type: ignore[arg-type]
+    answer.on_data(EVENTS[1])
+    for event in EVENTS[1:3]:
+        assert answer.pass_through(b"%x\r\n%b\r\n" % (len(event), event))
+
+    assert seen == [2, 3]
+    assert client.written == [EVENTS[1], EVENTS[1], EVENTS[2]]
 
 
 def test_a_client_that_becomes_full_after_the_answer_stops_nobody() -> None:
