@@ -16,7 +16,10 @@ from gateway.config.load import explain
 from gateway.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/behind-a-proxy.md", "docs/keys.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"),
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+)
 
 
 def page(name: str) -> str:
