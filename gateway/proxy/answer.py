@@ -347,11 +347,14 @@ class Answer(Shortcut):
                 if not direct.write(data):
                     self.stalled_at = now
                     self.connection.pause_reading()
+                self._turn.wrote(monotonic())
             return
         self._pass_whole(data, boundary)
         if observer.done:
             self.done = True
         self._deliver(now)
+        # The beginning or the end of a stream, which takes as long as ten events: others have waited meanwhile.
+        self._turn.wrote(monotonic())
 
     def pass_through(self, data: bytes) -> bool:
         """

@@ -4,7 +4,8 @@ When a gateway process lets others have its processor, in the midst of a burst o
 Events of many streams come in bursts: an engine writes one for each of its sequences after every step. Where the kernel
 runs the client on the processor that the gateway runs on (the usual thing where both share a machine with few), every
 client waits until the whole burst is through. A gateway process that offers its processor meanwhile lets those read
-whose events are written already. Where nobody waits for this processor, an offer is a system call that does nothing.
+whose events are written already. Where nobody of its control group waits for this processor, an offer is a system call
+that does nothing.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from typing import Final
 
 TURN_S: Final = 60e-6
 """An offer is made after so long a turn: some five events."""
-PAUSE_S: Final = 300e-6
+PAUSE_S: Final = 100e-6
 """An event that comes so much later than the one before begins a turn: the process has slept in between."""
 LONG_S: Final = 500e-6
-"""Clients that read what was written for them need less; who takes longer computes, and would take a whole time slice
-every time."""
+"""Clients that read what was written for them need less; whoever takes longer is computing, and would take a whole time
+slice every time."""
 REST: Final = 100
-"""After an offer that was taken for long, none is made for so many times as long: such takers get a hundredth of the
-time at most."""
+"""After an offer that was held for long, none is made for so many times as long: such takers get at most a hundredth of
+the time."""
+LONGEST_REST_S: Final = 1.0
+"""A process that was stopped in the midst of an offer, or its machine, has not met somebody who computes."""
 
 
 class Turn:
     """
-    The turn of one gateway process, told of every event that is passed on.
+    The turn of one gateway process, told of every event that is written to a client's transport.
 
     Args:
         give_way: Lets others who wait for this processor have it; returns when it is this process's again.
@@ -53,14 +56,14 @@ class Turn:
         self._now = now
 
     def wrote(self, now: float) -> None:
-        """An event was written to its client at `now`."""
+        """An event was written, about `now`."""
         if now - self._last > self._pause_s:
-            if now > self._began:  # else an offer was taken for long, not long ago
+            if now > self._began:  # else no offers are made for a while
                 self._began = now
         elif now - self._began > self._turn_s:
+            before = self._now()
             self._give_way()
-            after = self._now()
-            taken = after - now
-            self._began = after if taken < LONG_S else after + REST * taken
-            now = after
+            now = self._now()
+            held = now - before
+            self._began = now if held < LONG_S else now + min(REST * held, LONGEST_REST_S)
         self._last = now

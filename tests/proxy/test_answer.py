@@ -67,9 +67,9 @@ class Client:
 
 
 def answer_on(connection: UpstreamConnection, give_way: Callable[[], None] = lambda: None) -> Answer:
-    """An answer that offers the processor after every event of the short way."""
+    """An answer that offers the processor after every read."""
     gaps = TokenGaps((), lambda counts, total_s: None)
-    turn = Turn(give_way, turn_s=0.0, pause_s=inf)
+    turn = Turn(give_way, lambda: 0.0, turn_s=0.0, pause_s=inf)
     return Answer(connection, Quiet(), gaps, turn, lambda: None)  # type: ignore[arg-type]
 
 
@@ -246,7 +246,7 @@ def test_others_are_let_in_when_an_event_has_been_written() -> None:
     for event in EVENTS[1:3]:
         assert answer.pass_through(b"%x\r\n%b\r\n" % (len(event), event))
 
-    assert seen == [2, 3]
+    assert seen == [0, 1, 2, 3]
     assert client.written == [EVENTS[1], EVENTS[1], EVENTS[2]]
 
 
