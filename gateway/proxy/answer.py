@@ -25,7 +25,7 @@ from gateway.proxy.cutting import after_last_blank_line, events_before_error
 from gateway.proxy.direct import DirectTransport, Writable
 from gateway.proxy.interfaces import Lease
 from gateway.proxy.known_head import Headers
-from gateway.proxy.turn import Turn
+from gateway.proxy.processor_yield import ProcessorYield
 from gateway.proxy.upstream import Shortcut, UpstreamConnection
 from gateway.types import Family
 
@@ -67,12 +67,12 @@ class Answer(Shortcut):
         "_partial_bytes",
         "_passed_end",
         "_plain_events",
+        "_processor",
         "_progress_due",
         "_ready",
         "_ready_bytes",
         "_stream_of",
         "_through",
-        "_turn",
         "_wake",
         "complete",
         "connection",
@@ -99,7 +99,12 @@ class Answer(Shortcut):
     )
 
     def __init__(
-        self, connection: UpstreamConnection, lease: Lease, gaps: TokenGaps, turn: Turn, wake: Callable[[], None]
+        self,
+        connection: UpstreamConnection,
+        lease: Lease,
+        gaps: TokenGaps,
+        processor: ProcessorYield,
+        wake: Callable[[], None],
     ) -> None:
         # First, and so next to each other in memory, what every event looks at: with hundreds of streams, each object
         # and each line of 64 bytes that an event touches has to be fetched from far away.
@@ -108,7 +113,7 @@ class Answer(Shortcut):
         self._after_text = b""
         self._client: Writable | None = None
         self._gaps = gaps
-        self._turn = turn
+        self._processor = processor
         self._plain_events = 0
         self.tokens = 0
         self.direct_bytes = 0
@@ -347,14 +352,14 @@ class Answer(Shortcut):
                 if not direct.write(data):
                     self.stalled_at = now
                     self.connection.pause_reading()
-                self._turn.wrote(monotonic())
+                self._processor.wrote(monotonic())
             return
         self._pass_whole(data, boundary)
         if observer.done:
             self.done = True
         self._deliver(now)
         # The beginning or the end of a stream, which takes as long as ten events: others have waited meanwhile.
-        self._turn.wrote(monotonic())
+        self._processor.wrote(monotonic())
 
     def pass_through(self, data: bytes) -> bool:
         """
@@ -405,7 +410,7 @@ class Answer(Shortcut):
             # Closed: the exchange has been told and ends soon; this read of its worker came in the same turn of the
             # loop.
             return True
-        self._turn.wrote(now)
+        self._processor.wrote(now)
         return True
 
     def _take_plain(self, body: bytes) -> int:

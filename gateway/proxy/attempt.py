@@ -271,7 +271,7 @@ class Attempt:
         attempt_id = relay.new_id()
         exchange.record.upstream_request_id = attempt_id
         gaps = relay.recorder.inter_token(exchange.record.model)
-        answer = Answer(connection, self._lease, gaps, relay.turn, exchange.wake)
+        answer = Answer(connection, self._lease, gaps, relay.processor, exchange.wake)
         answer.observe(exchange.family, view.n, drop_usage=self._force_usage)
         self.answer = answer
         head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (

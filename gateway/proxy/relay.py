@@ -12,7 +12,7 @@ from gateway.proxy.body_budget import BodyBudget
 from gateway.proxy.client import ClientSide, Headers
 from gateway.proxy.direct import DirectTransport, Receive, Scope, Send, direct_transport
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.turn import Turn
+from gateway.proxy.processor_yield import ProcessorYield
 from gateway.types import Outcome
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Relay:
         self.recorder = recorder
         self.pools = pools
         self.policy = policy
-        self.turn = Turn(os.sched_yield)
+        self.processor = ProcessorYield(os.sched_yield)
         self.bodies = BodyBudget(policy.max_buffered_bytes)
         self.active: set[Exchange] = set()
         self.unarmed: set[Exchange] = set()

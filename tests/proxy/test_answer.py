@@ -15,7 +15,7 @@ from gateway.gaps import TokenGaps
 from gateway.proxy.answer import HOLD_LIMIT, PARTIAL_LIMIT, Answer
 from gateway.proxy.chunks import whole_chunks
 from gateway.proxy.direct import ChunkWriter
-from gateway.proxy.turn import Turn
+from gateway.proxy.processor_yield import ProcessorYield
 from gateway.proxy.upstream import UpstreamConnection
 from gateway.types import Family
 from loadtest.servers import frames
@@ -69,8 +69,8 @@ class Client:
 def answer_on(connection: UpstreamConnection, give_way: Callable[[], None] = lambda: None) -> Answer:
     """An answer that offers the processor after every read."""
     gaps = TokenGaps((), lambda counts, total_s: None)
-    turn = Turn(give_way, lambda: 0.0, turn_s=0.0, pause_s=inf)
-    return Answer(connection, Quiet(), gaps, turn, lambda: None)  # type: ignore[arg-type]
+    processor = ProcessorYield(give_way, lambda: 0.0, turn_s=0.0, pause_s=inf)
+    return Answer(connection, Quiet(), gaps, processor, lambda: None)  # type: ignore[arg-type]
 
 
 def new_answer(*, drop_usage: bool = False) -> tuple[Answer, Socket]:

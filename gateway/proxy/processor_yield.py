@@ -28,9 +28,9 @@ LONGEST_REST_S: Final = 1.0
 """A process that was stopped in the midst of an offer, or its machine, has not met somebody who computes."""
 
 
-class Turn:
+class ProcessorYield:
     """
-    The turn of one gateway process, told of every event that is written to a client's transport.
+    One gateway process's turns on its processor; told of every event that is written to a client's transport.
 
     Args:
         give_way: Lets others who wait for this processor have it; returns when it is this process's again.

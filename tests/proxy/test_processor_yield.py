@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from gateway.proxy.turn import LONG_S, LONGEST_REST_S, PAUSE_S, REST, TURN_S, Turn
+from gateway.proxy.processor_yield import LONG_S, LONGEST_REST_S, PAUSE_S, REST, TURN_S, ProcessorYield
 from loadtest.servers import frames, scripts
 from loadtest.servers.fault_server import FaultServer
 from loadtest.servers.steps import Gate
@@ -26,7 +26,7 @@ class Processor:
         self.now = 1000.0
         self.taken_s = taken_s
         self.offers: list[float] = []
-        self.turn = Turn(self._give_way, lambda: self.now)
+        self.giving = ProcessorYield(self._give_way, lambda: self.now)
 
     def _give_way(self) -> None:
         self.offers.append(self.now)
@@ -35,7 +35,7 @@ class Processor:
     def events(self, count: int, apart_s: float = EVENT_S) -> None:
         for _ in range(count):
             self.now += apart_s
-            self.turn.wrote(self.now)
+            self.giving.wrote(self.now)
 
 
 def test_in_a_burst_others_are_let_in_after_each_turn() -> None:
@@ -122,7 +122,7 @@ def test_time_before_an_offer_is_nobodys() -> None:
         processor.events(4)
         written_at = processor.now + 30e-6
         processor.now = written_at + LONG_S * 2
-        processor.turn.wrote(written_at)
+        processor.giving.wrote(written_at)
 
     assert len(processor.offers) == 3
 
@@ -136,8 +136,8 @@ def test_a_client_that_reads_may_take_its_time() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_relays_streams_are_told_to_its_turn() -> None:
-    """All of them to one."""
+async def test_a_relays_streams_are_all_told_to_one() -> None:
+    """What counts is for how long the process has held its processor, whomever the events were for."""
     events = frames.ChatStream().events(["a", "b", "c", "d"], usage=False)
     gates = [Gate(str(number)) for number in range(len(events))]
     script = scripts.stream([step for pair in zip(events, gates, strict=True) for step in pair])
@@ -149,7 +149,7 @@ async def test_a_relays_streams_are_told_to_its_turn() -> None:
         connect(served.port) as one,
         connect(served.port) as other,
     ):
-        served.relay.turn = Turn(lambda: offers.append(True), lambda: 0.0, turn_s=0.0, pause_s=inf)
+        served.relay.processor = ProcessorYield(lambda: offers.append(True), lambda: 0.0, turn_s=0.0, pause_s=inf)
         answers = []
         for client in (one, other):
             client.send(post(CHAT, chat()))
