@@ -358,7 +358,7 @@ class Answer(Shortcut):
         if observer.done:
             self.done = True
         self._deliver(now)
-        # The beginning or the end of a stream, which takes as long as ten events: others have waited meanwhile.
+        # Often the beginning or the end of a stream, which takes as long as ten events: others have waited meanwhile.
         self._processor.wrote(monotonic())
 
     def pass_through(self, data: bytes) -> bool:

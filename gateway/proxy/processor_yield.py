@@ -30,7 +30,7 @@ LONGEST_REST_S: Final = 1.0
 
 class ProcessorYield:
     """
-    One gateway process's turns on its processor; told of every event that is written to a client's transport.
+    One gateway process's turns on its processor; told of every read of a stream that has been dealt with.
 
     Args:
         give_way: Lets others who wait for this processor have it; returns when it is this process's again.
@@ -56,7 +56,7 @@ class ProcessorYield:
         self._now = now
 
     def wrote(self, now: float) -> None:
-        """An event was written, about `now`."""
+        """A read has been dealt with, and what could be passed on is written; `now` is about then."""
         if now - self._last > self._pause_s:
             if now > self._began:  # else no offers are made for a while
                 self._began = now

@@ -31,7 +31,7 @@ class Relay:
     Relays requests to workers.
 
     `active` holds the running exchanges, `unarmed` those of them whose time limits are watched from a moment later on;
-    both are empty at idle. `tracer` is None where traces are off.
+    both are empty at idle. `tracer` is None where traces are off. `processor` is what all streams of the process share.
     """
 
     def __init__(
