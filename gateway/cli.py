@@ -44,7 +44,8 @@ from gateway.control.preparation import (
     overridden,
     without_ours,
 )
-from gateway.control.state_dir import StateDir, held, runtime_directory
+from gateway.control.runtime_dir import runtime_directory
+from gateway.control.state_dir import StateDir, held
 from gateway.control.status_view import COLUMNS, status_view
 from gateway.control.worker_logs import follow, log_path, tail
 from gateway.errors import ConfigurationError, ConfigurationProblems, EnvironmentProblem, GatewayError, Interrupted

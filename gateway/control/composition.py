@@ -31,9 +31,10 @@ from gateway.control.preparation import (
 )
 from gateway.control.records import RecordingLauncher, note_ready, sweep
 from gateway.control.reload import ReloadSource
+from gateway.control.runtime_dir import runtime_directory
 from gateway.control.scrape import Scraper
 from gateway.control.sockets import listen, require_public_bind
-from gateway.control.state_dir import StateDir, held, runtime_directory
+from gateway.control.state_dir import StateDir, held
 from gateway.control.supervisor import Supervisor
 from gateway.control.supervisor_plan import AdminServer, SupervisorPlan
 from gateway.control.vitals import VitalSigns

@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gateway.durable import write_atomically
+from gateway.durable import remove_partials, write_atomically
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
 from gateway.workers.platform import start_ticks
@@ -194,6 +194,7 @@ def sweep(folder: Path, *, deadline_s: float = 10.0, spare: Collection[str] = ()
             RecordFiles(folder, name).remove()
     remove_segments(segments)
     _remove_orphans(folder)
+    remove_partials(folder)
     return Swept(
         workers=tuple(sorted({found[name].worker for name in leftovers})), killed=killed, survivors=tuple(survivors)
     )

@@ -5,7 +5,8 @@ The state directory: what one supervisor owns and leaves behind for the next one
     supervisor.json    where the running supervisor answers (written when it does)
     admin.token        secret that state-changing calls over TCP must present
     keys.json          digests of the API keys, written by `gateway keys`
-    run/               Unix sockets: admin.sock (0600) and those of workers (elsewhere when the path is too long)
+    run/               Unix sockets, admin.sock (0600) and those of workers, and the workers' temporary files; a link to
+                       a directory elsewhere when the path is too long
     records/           one launch record per worker
     logs/              output of the workers
 
@@ -18,22 +19,14 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 import stat
-import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.durable import write_atomically
 from gateway.errors import AlreadyRunning, ControlUnavailable, EnvironmentProblem
-
-# sockaddr_un.sun_path is 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero included.
-MAX_SOCKET_PATH_BYTES = 103
-# Room for a worker's socket: its name and a launch.
-LONGEST_SOCKET_NAME_BYTES = 48
-_RUNTIME_PREFIX = "gateway-run-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,63 +159,6 @@ def held(root: Path) -> Iterator[StateDir]:
         yield state
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def runtime_directory(state: StateDir, *, keep: Collection[Path] = ()) -> Iterator[Path]:
-    """
-    A private directory for Unix sockets, free of a killed supervisor's leftovers except the sockets in `keep`, which
-    belong to workers that go on.
-
-    A socket path is limited to about a hundred bytes. Where the state directory lies too deep, this is a directory of
-    its own (mode 0700) under the system's temporary one, removed at the end; `supervisor.json` says where.
-    """
-    kept = _remove_stale(state, frozenset(keep))
-    near = state.root / "run"
-    elsewhere = len(os.fsencode(near)) + LONGEST_SOCKET_NAME_BYTES > MAX_SOCKET_PATH_BYTES
-    if elsewhere:
-        folder = kept or Path(tempfile.mkdtemp(prefix=_RUNTIME_PREFIX))
-    else:
-        near.mkdir(mode=0o700, exist_ok=True)
-        folder = near
-    try:
-        yield folder
-    finally:
-        state.endpoint_file.unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_stale(state: StateDir, keep: frozenset[Path]) -> Path | None:
-    """
-    Remove the sockets of a supervisor that was killed. Only the lock's holder may. The old directory under the system's
-    temporary one, when something in it is kept.
-    """
-    _empty(state.root / "run", keep)
-    try:
-        old = Path(json.loads(state.endpoint_file.read_text())["socket"]).parent
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        old = state.root / "run"
-    state.endpoint_file.unlink(missing_ok=True)
-    if old.parent == Path(tempfile.gettempdir()) and old.name.startswith(_RUNTIME_PREFIX):
-        return old if _empty(old, keep) else None
-    return None
-
-
-def _empty(folder: Path, keep: frozenset[Path]) -> bool:
-    """Remove everything in the folder but `keep`, and the folder too when nothing is kept; True when something is."""
-    if not any(path.parent == folder for path in keep):
-        shutil.rmtree(folder, ignore_errors=True)
-        return False
-    for path in folder.iterdir():
-        if path in keep:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    return True
 
 
 def prepare(root: Path) -> None:

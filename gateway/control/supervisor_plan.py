@@ -37,7 +37,7 @@ class SupervisorPlan:
 
     Args:
         state: The state directory, held by the caller.
-        runtime_dir: Where the admin socket goes (`state_dir.runtime_directory`).
+        runtime_dir: Where the admin socket goes (`runtime_dir.runtime_directory`).
         gateway_argv: Command of a gateway process, without the descriptor options.
         sweep: Kills what workers have left in spite of everything; the pids that cannot be killed. Called at the end.
         keys_file: Where the API keys' digests are, or will be; "" for nowhere.

@@ -142,7 +142,7 @@ class LaunchRun:
                 return ready
             address = self._reserve_address()
             self._log.set_aside()
-            self._scratch = make_scratch(spec.runtime_dir, launch_id, services.environ)
+            self._scratch = make_scratch(spec.runtime_dir, launch_id)
             command = command_line(
                 ready,
                 address,

@@ -61,7 +61,7 @@ class LogFile:
         """
         Move the content to NAME.log.1, replacing what was there. Blocks for the time of a copy.
 
-        Raises OSError; then the content is where it was.
+        Raises OSError; then the content is where it was. A process that is killed meanwhile leaves it there, too.
         """
         unfinished = self._older.with_name(self._older.name + ".part")
         try:
@@ -70,9 +70,10 @@ class LogFile:
                 while chunk := source.read(_CHUNK_BYTES):
                     target.write(chunk)
                 target.flush()
-                while chunk := source.read(_CHUNK_BYTES):  # what came during the flush
+                unfinished.replace(self._older)
+                while chunk := source.read(_CHUNK_BYTES):  # what came meanwhile
                     target.write(chunk)
+                target.flush()
                 os.ftruncate(source.fileno(), 0)
-            unfinished.replace(self._older)
         finally:
             unfinished.unlink(missing_ok=True)

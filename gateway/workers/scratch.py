@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
-LONGEST_FOLDER_BYTES = 70
-"""vLLM makes Unix sockets with names of 36 bytes in it, and a socket's path has 107 at most."""
-_LAST_RESORT = "/tmp"
-_PREFIX = "gateway-"
-_RANDOM_NAME_BYTES = len(_PREFIX) + 9
 
-
-def make_scratch(runtime_dir: Path, launch_id: str, environ: Mapping[str, str]) -> Path:
+def make_scratch(runtime_dir: Path, launch_id: str) -> Path:
     """
-    An empty private directory: below `runtime_dir`, where that path is too long below TMPDIR, else below /tmp.
+    An empty private directory below `runtime_dir`, whose path is short (`control.runtime_dir`).
 
-    vLLM leaves a file for every start there (`vllm_dist_...`), its sockets when it is killed, and does not start at all
-    where their paths are too long.
+    vLLM leaves a file for every start in its TMPDIR (`vllm_dist_...`), its sockets when it is killed, and does not
+    start at all where their paths are too long: names of 36 bytes, and a socket's path has 107 at most.
 
     Raises OSError.
     """
     folder = runtime_dir / f"tmp-{launch_id[:8]}"
-    if len(bytes(folder)) <= LONGEST_FOLDER_BYTES:
-        remove_scratch(folder)
-        folder.mkdir(mode=0o700, parents=True)
-        return folder
-    temporary = environ.get("TMPDIR") or _LAST_RESORT
-    if len(temporary.encode()) + _RANDOM_NAME_BYTES > LONGEST_FOLDER_BYTES:
-        temporary = _LAST_RESORT
-    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=temporary))
+    remove_scratch(folder)
+    folder.mkdir(mode=0o700, parents=True)
+    return folder
 
 
 def remove_scratch(folder: Path) -> None:

@@ -183,3 +183,43 @@ def test_spared_launches_are_left_as_they_are(tmp_path: Path, started: list[subp
     assert (gone.pid,) == swept.killed
     assert kept.poll() is None
     assert ["kept.json", "kept.key", "kept.ready"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+KILLED_AT_WRITE = """
+import os, sys
+from pathlib import Path
+import anyio
+from gateway.clock import SystemClock
+from gateway.control.records import RecordingLauncher
+from gateway.workers.command_line import CommandLine
+from gateway.workers.process import SessionLauncher
+
+folder, last, *argv = sys.argv[1:]
+calls, put_in_place = [], os.replace
+
+def counted(*names):
+    calls.append(names)
+    return os.kill(os.getpid(), 9) if len(calls) == int(last) else put_in_place(*names)
+
+os.replace = counted
+launcher = RecordingLauncher(SessionLauncher(SystemClock()), Path(folder))
+command = CommandLine(argv=argv, environ={**os.environ, "VLLM_API_KEY": "worker-secret"})
+anyio.run(launcher.launch, command, Path(folder).with_name("m-0.log"))
+"""
+
+
+@pytest.mark.parametrize("unfinished", ["key", "record", "complete record"])
+def test_a_launch_that_was_killed_while_it_wrote_leaves_nothing(tmp_path: Path, unfinished: str) -> None:
+    """What was unfinished, a secret among it, goes with the sweep, and so does the worker if there is one."""
+    write_number = ["key", "record", "complete record"].index(unfinished) + 1
+    folder = tmp_path / "records"
+    folder.mkdir()
+    argv = [sys.executable, "-c", KILLED_AT_WRITE, str(folder), str(write_number), *SLEEP]
+    assert -signal.SIGKILL == subprocess.run(argv, check=False, timeout=60).returncode
+    assert 1 == sum(path.name.startswith(".") for path in folder.iterdir())
+    assert write_number == len(list(folder.iterdir()))
+
+    swept = sweep(folder)
+
+    assert [] == list(folder.iterdir())
+    assert (("m-0",) if unfinished == "complete record" else (), ()) == (swept.workers, swept.survivors)

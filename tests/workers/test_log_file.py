@@ -56,6 +56,26 @@ def test_a_file_is_cut_under_its_writer(tmp_path: Path) -> None:
     assert {"w.log", "w.log.1"} == set(os.listdir(tmp_path))
 
 
+def test_a_cut_that_does_not_come_to_its_end_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it fails or its process is killed: the content is in one of the two files, if not in both."""
+
+    def not_done(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    log = LogFile(tmp_path, "w", max_bytes=1)
+    for owner, step in ((Path, "replace"), (os, "ftruncate")):
+        log.path.write_text("before")
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, step, not_done)
+            with pytest.raises(OSError, match="Input"):
+                log.cut()
+        assert "before" == log.path.read_text()
+    assert "before" == (tmp_path / "w.log.1").read_text(), "in place before the other one is emptied"
+    log.cut()
+    assert ["", "before"] == [log.path.read_text(), (tmp_path / "w.log.1").read_text()]
+    assert {"w.log", "w.log.1"} == set(os.listdir(tmp_path))
+
+
 def test_cutting_again_replaces_the_older_part(tmp_path: Path) -> None:
     """So that the disk holds at most twice the limit for a run."""
     log = LogFile(tmp_path, "w", max_bytes=1)
