@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
@@ -13,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.durable import remove_partials, write_atomically
+from gateway.durable import PartialFile, remove_partials, write_atomically
 
 DIE_AT = """
-import os, sys
+import fcntl, os, sys
 from pathlib import Path
 from gateway.durable import write_atomically
-setattr(os, sys.argv[2], lambda *arguments: os.kill(os.getpid(), 9))
+owner, step = {"flock": (fcntl, "flock")}.get(sys.argv[2], (os, sys.argv[2]))
+setattr(owner, step, lambda *arguments: os.kill(os.getpid(), 9))
 write_atomically(Path(sys.argv[1]), b"unfinished " * 1000)
 """
-STEPS = ["fchmod", "ftruncate", "fsync", "replace"]
+STEPS = ["flock", "fchmod", "fsync", "replace"]
 
 
 def killed_at(step: str, path: Path) -> None:
@@ -31,15 +33,20 @@ def killed_at(step: str, path: Path) -> None:
     assert -signal.SIGKILL == ended.returncode
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
 def test_the_file_is_private_and_whole(tmp_path: Path) -> None:
-    """Whatever was there, and whatever the umask and a left partial file allow."""
+    """Whatever was there, and whatever the umask allows."""
     path = tmp_path / "file.json"
     path.write_bytes(b"old and longer")
     path.chmod(0o644)
-    partial = tmp_path / ".file.json.partial"
-    partial.write_bytes(b"much longer than what comes now")
-    partial.chmod(0o644)
-    write_atomically(path, b"new")
+    umask = os.umask(0o277)
+    try:
+        write_atomically(path, b"new")
+    finally:
+        os.umask(umask)
 
     assert b"new" == path.read_bytes()
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
@@ -54,24 +61,56 @@ def test_a_killed_writer_leaves_the_old_content_and_the_next_one_tidies_up(tmp_p
     for _ in range(3):
         killed_at(step, path)
         assert b"old" == path.read_bytes()
-        assert 2 == len(list(tmp_path.iterdir()))
+        assert 2 >= len(names(tmp_path))
     write_atomically(path, b"new")
 
     assert b"new" == path.read_bytes()
-    assert [path] == list(tmp_path.iterdir())
+    assert ["file.json"] == names(tmp_path)
 
 
-def test_the_owner_of_a_folder_removes_unfinished_files_only(tmp_path: Path) -> None:
-    """Finished ones and files of others stay, hidden or not."""
+def test_only_what_dead_writers_have_left_is_removed(tmp_path: Path) -> None:
+    """Finished files and those of others stay, hidden or not, and so does what is being written."""
     write_atomically(tmp_path / "finished", b"1")
-    (tmp_path / ".hidden").touch()
-    (tmp_path / "visible.partial").touch()
-    killed_at("replace", tmp_path / "unfinished")
-    killed_at("fsync", tmp_path / "finished")
-    remove_partials(tmp_path)
+    others = [".hidden", ".x.partial", "x.0123abcd.partial", ".x.0123abcd.partial.txt"]
+    for name in others:
+        (tmp_path / name).touch()
+    (tmp_path / ".folder.0123abcd.partial").mkdir()
+    (tmp_path / ".link.0123abcd.partial").symlink_to(tmp_path / ".hidden")
+    with PartialFile(tmp_path / "living") as living:
+        killed_at("replace", tmp_path / "unfinished")
+        assert 1 == sum(name.startswith(".unfinished.") for name in names(tmp_path))
+        remove_partials(tmp_path)
+        living.file.write(b"2")
+        living.put_in_place()
 
-    assert [".hidden", "finished", "visible.partial"] == sorted(each.name for each in tmp_path.iterdir())
-    assert b"1" == (tmp_path / "finished").read_bytes()
+    left = [*others, ".folder.0123abcd.partial", ".link.0123abcd.partial", "finished", "living"]
+    assert sorted(left) == names(tmp_path)
+    assert [b"1", b"2"] == [(tmp_path / name).read_bytes() for name in ("finished", "living")]
+
+
+def test_a_writer_whose_new_file_was_taken_for_a_dead_ones_draws_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its making and its lock; whether it is gone already or is held by whoever is about to remove it."""
+    lock, removed, held = fcntl.flock, list[str](), list[int]()
+
+    def too_late(descriptor: int, operation: int) -> None:
+        (unlocked,) = [name for name in names(tmp_path) if name.startswith(".")]
+        if not removed:
+            removed.append(unlocked)
+            (tmp_path / unlocked).unlink()
+        elif not held:
+            held.append(os.open(tmp_path / unlocked, os.O_RDWR))
+            lock(held[0], fcntl.LOCK_EX)
+            (tmp_path / unlocked).rename(tmp_path / "about to go")
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    write_atomically(tmp_path / "file", b"1")
+    os.close(held[0])
+
+    assert ["about to go", "file"] == names(tmp_path)
+    assert b"1" == (tmp_path / "file").read_bytes()
 
 
 def test_a_failed_write_keeps_the_old_content_and_leaves_nothing(tmp_path: Path) -> None:
@@ -84,22 +123,23 @@ def test_a_failed_write_keeps_the_old_content_and_leaves_nothing(tmp_path: Path)
         write_atomically(blocked, b"2")
 
     assert b"1" == path.read_bytes()
-    assert ["file.json", "folder"] == sorted(each.name for each in tmp_path.iterdir())
+    assert ["file.json", "folder"] == names(tmp_path)
 
 
-def test_a_link_in_place_of_the_unfinished_file_is_not_followed(tmp_path: Path) -> None:
-    """What it leads to keeps its content."""
-    victim = tmp_path / "victim"
-    victim.write_bytes(b"precious")
-    (tmp_path / ".file.partial").symlink_to(victim)
-    with pytest.raises(OSError, match="partial"):
-        write_atomically(tmp_path / "file", b"1")
+def test_a_writer_that_stands_still_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Stopped in the midst (Ctrl-Z, a hanging disk), it finishes later."""
+    path = tmp_path / "file"
+    with PartialFile(path) as standing:
+        standing.file.write(b"late")
+        write_atomically(path, b"meanwhile")
+        assert b"meanwhile" == path.read_bytes()
+        standing.put_in_place()
+    assert b"late" == path.read_bytes()
+    assert ["file"] == names(tmp_path)
 
-    assert b"precious" == victim.read_bytes()
 
-
-def test_several_writers_of_one_path_take_turns(tmp_path: Path) -> None:
-    """Each content is whole at any moment, none fails, nothing is left; the last one is one of them."""
+def test_several_writers_of_one_path_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """The content is one of theirs and whole at any moment, none fails, nothing is left."""
     path, wholes = tmp_path / "file", [bytes([65 + number]) * 100_000 for number in range(4)]
     write_atomically(path, wholes[0])
     done = threading.Event()
@@ -125,5 +165,4 @@ def test_several_writers_of_one_path_take_turns(tmp_path: Path) -> None:
             done.set()
         assert reader.result(120) > 0
     assert path.read_bytes() in wholes
-    assert [path] == list(tmp_path.iterdir())
-    assert os.stat(path).st_nlink == 1
+    assert ["file"] == names(tmp_path)

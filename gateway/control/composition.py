@@ -116,25 +116,26 @@ def serve(
         settings = factory.first(asked)
         # Up to here a failure leaves the survivors alone: the next start may adopt them.
         with runtime_directory(state, keep=[path for survivor in found for path in survivor.paths]) as runtime_dir:
-            factory.runtime_dir = runtime_dir
-            adopted = adopt(found, factory.specs(settings), SystemClock())
-            _end_the_rest(state, adopted, found, terminal.console)
-            run = _Run(
-                asked=asked,
-                settings=settings,
-                adopted=adopted,
-                state=state,
-                runtime_dir=runtime_dir,
-                environ=around.environ,
-                terminal=terminal,
-                manager=manager,
-                factory=factory,
-                cache=around.directories.cache,
-            )
-            source = FileSource(lambda: settings_for(frozenset()), factory) if from_file else None
             try:
+                factory.runtime_dir = runtime_dir
+                adopted = adopt(found, factory.specs(settings), SystemClock())
+                _end_the_rest(state, adopted, found, terminal.console)
+                run = _Run(
+                    asked=asked,
+                    settings=settings,
+                    adopted=adopted,
+                    state=state,
+                    runtime_dir=runtime_dir,
+                    environ=around.environ,
+                    terminal=terminal,
+                    manager=manager,
+                    factory=factory,
+                    cache=around.directories.cache,
+                )
+                source = FileSource(lambda: settings_for(frozenset()), factory) if from_file else None
                 anyio.run(_supervise, run, source)
             finally:
+                # Before the directory goes: what they listen on and write to is in it.
                 sweep(state.records, deadline_s=LAST_SWEEP_S)
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gateway.durable import remove_partials, write_atomically
+from gateway.durable import write_atomically
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
 from gateway.workers.platform import start_ticks
@@ -67,7 +67,7 @@ class LaunchRecord(msgspec.Struct, frozen=True):
 class RecordFiles:
     """
     The files of one launch: the record, the worker's key (mode 0600, apart from the record, which people may paste),
-    and a mark that it was READY once.
+    and a mark that it was READY once, with the names of the shared memory that it had then.
     """
 
     folder: Path
@@ -85,6 +85,13 @@ class RecordFiles:
     def ready(self) -> Path:
         return self.folder / f"{self.launch_id}.ready"
 
+    def segments(self) -> frozenset[str]:
+        """Shared memory that it had when it became READY; once all its processes are dead nothing else tells."""
+        try:
+            return frozenset(self.ready.read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            return frozenset()
+
     def remove(self) -> None:
         """The launch is over. The record goes last: without it nobody would look for the others."""
         for path in (self.key, self.ready, self.record):
@@ -94,8 +101,10 @@ class RecordFiles:
 def note_ready(folder: Path, launch_id: str) -> None:
     """The launch serves: a supervisor that adopts it need not wait for a start. Nothing happens without a record."""
     files = RecordFiles(folder, launch_id)
-    if files.record.exists():
+    if files.record.exists() and (record := _read(files.record)) is not None:
         files.ready.touch(mode=0o600)
+        with suppress(OSError):  # a full disk: the mark counts, and who is swept while it lives tells the names itself
+            files.ready.write_text("\n".join(sorted(segments_of(leftover(record)))), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +194,17 @@ def sweep(folder: Path, *, deadline_s: float = 10.0, spare: Collection[str] = ()
     found = {record.launch_id: record for record in read_records(folder) if record.launch_id not in spare}
     leftovers = {name: members for name, record in found.items() if (members := leftover(record))}
     killed = tuple(sorted({pid for members in leftovers.values() for pid in members}))
-    segments = segments_of(killed)  # only the living can tell which are theirs
+    segments = set(segments_of(killed))  # only the living can tell which are theirs
     survivors = _kill(leftovers.values(), [found[name] for name in leftovers], deadline_s)
     for name, record in found.items():
         if not survivors or not leftover(record):
             if record.scratch_dir:
                 remove_scratch(Path(record.scratch_dir))
-            RecordFiles(folder, name).remove()
+            files = RecordFiles(folder, name)
+            segments |= files.segments()
+            files.remove()
     remove_segments(segments)
     _remove_orphans(folder)
-    remove_partials(folder)
     return Swept(
         workers=tuple(sorted({found[name].worker for name in leftovers})), killed=killed, survivors=tuple(survivors)
     )

@@ -18,12 +18,13 @@ from pathlib import Path
 
 from gateway.control.state_dir import StateDir
 from gateway.errors import EnvironmentProblem
+from gateway.workers.scratch import LONGEST_SOCKET_BYTES
 
 # sockaddr_un.sun_path is 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero included.
 MAX_SOCKET_PATH_BYTES = 103
-# Room for a worker's socket: its name and a launch.
-LONGEST_SOCKET_NAME_BYTES = 48
-_RUNTIME_PREFIX = "gateway-run-"
+LONGEST_PATH_BYTES = MAX_SOCKET_PATH_BYTES - LONGEST_SOCKET_BYTES
+"""Of the directory itself."""
+_PREFIX = "gateway-run-"
 _SHORT_TEMPORARY = Path("/tmp")
 """For sockets, where even TMPDIR is too deep."""
 
@@ -31,98 +32,97 @@ _SHORT_TEMPORARY = Path("/tmp")
 @contextmanager
 def runtime_directory(state: StateDir, *, keep: Collection[Path] = ()) -> Iterator[Path]:
     """
-    A private directory for Unix sockets, free of a killed supervisor's leftovers except the sockets in `keep`, which
-    belong to workers that go on.
+    A private directory (mode 0700), free of a killed supervisor's leftovers except what workers that go on use in it:
+    their sockets and temporary directories, in `keep`.
 
-    A socket path is limited to about a hundred bytes. Where the state directory lies too deep, `run` is a link to a
-    directory of its own (mode 0700) under the system's temporary one. Both are removed at the end.
+    Its path has at most LONGEST_PATH_BYTES, unless it is an earlier one in which something is kept. It is removed at
+    the end. The state directory must be held.
 
     Raises:
         EnvironmentProblem: The directory cannot be made.
     """
-    state.endpoint_file.unlink(missing_ok=True)
     run = state.root / "run"
     try:
-        folder = _elsewhere(run, frozenset(keep)) if _too_deep(run) else _beside(run, frozenset(keep))
+        folder = _place(run, frozenset(map(_canonical, keep)))
     except OSError as exc:
         raise EnvironmentProblem(
-            f"no folder for sockets can be made: {exc}",
-            fix="make room there, or set TMPDIR to a folder of yours with a short path",
+            f"no directory for sockets can be made: {exc}",
+            fix=f"see that {state.root} can be written, or set GATEWAY_STATE_DIR to a folder with a shorter path",
         ) from exc
     try:
         yield folder
     finally:
         state.endpoint_file.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
-        if run.is_symlink():
+        # What could not be removed is found by the next owner.
+        if run.is_symlink() and not os.path.lexists(folder):
             run.unlink()
 
 
-def _too_deep(folder: Path) -> bool:
-    return len(os.fsencode(folder)) + LONGEST_SOCKET_NAME_BYTES > MAX_SOCKET_PATH_BYTES
-
-
-def _beside(run: Path, keep: frozenset[Path]) -> Path:
-    """`run` itself, without what is not to be kept."""
-    if run.is_symlink():  # the state directory lay deeper once
-        if (old := _ours(run)) is not None:
-            _empty(old, keep)
-            if any(old.iterdir()):
-                return old
-            old.rmdir()
-        run.unlink()
-    run.mkdir(mode=0o700, exist_ok=True)
-    _empty(run, keep)
-    return run
-
-
-def _elsewhere(run: Path, keep: frozenset[Path]) -> Path:
-    """What `run` is a link to, without what is not to be kept, or a new directory that it is a link to from now on."""
-    if (old := _ours(run)) is not None:
+def _place(run: Path, keep: frozenset[Path]) -> Path:
+    """What an earlier owner has left, emptied, if something is kept in it or a new one would be alike; or a new one."""
+    too_deep = len(os.fsencode(run)) > LONGEST_PATH_BYTES
+    old = _ours(run)
+    if old is not None:
         _empty(old, keep)
-        return old
-    parent = Path(tempfile.gettempdir())
-    if _too_deep(parent / _random_name()):
+        if too_deep == run.is_symlink() or any(old.iterdir()):
+            return old
+        old.rmdir()
+    if run.is_symlink():
+        run.unlink()
+    if not too_deep:
+        run.mkdir(mode=0o700)
+        return run
+    return _elsewhere(run)
+
+
+def _elsewhere(run: Path) -> Path:
+    """A new directory, and `run` as a link to it. The link comes first: whoever kills us, the next owner finds both."""
+    parent, prefix = Path(tempfile.gettempdir()), _prefix(run)
+    if len(os.fsencode(parent / f"{prefix}0000")) > LONGEST_PATH_BYTES:
         parent = _SHORT_TEMPORARY
     while True:
-        # The link comes first: whenever its owner is killed, the next one finds what there is.
-        if run.is_dir() and not run.is_symlink():
-            shutil.rmtree(run)
-        run.unlink(missing_ok=True)
-        folder = parent / _random_name()
+        folder = parent / f"{prefix}{secrets.token_hex(2)}"
         run.symlink_to(folder)
         with suppress(FileExistsError):  # somebody else's: another name
             folder.mkdir(mode=0o700)
             return folder
+        run.unlink()
 
 
-def _random_name() -> str:
-    return f"{_RUNTIME_PREFIX}{secrets.token_hex(4)}"
+def _prefix(run: Path) -> str:
+    """Of the names of directories elsewhere: a copied state directory has the link, but not the number."""
+    return f"{_PREFIX}{run.parent.stat().st_ino:x}-"
 
 
 def _ours(run: Path) -> Path | None:
     """
-    The directory that `run` is a link to, when it is one that we made; None otherwise.
+    `run` if it is a directory, or the directory that it is a link to, when that is one that we made; None otherwise.
 
     Everybody may make directories beside it, and a cleaner of temporary files may have removed ours.
     """
     if not run.is_symlink():
-        return None
+        return run if run.is_dir() else None
     folder = run.readlink()
     try:
         found = folder.lstat()
-    except FileNotFoundError:
+    except OSError:  # the link leads nowhere
         return None
-    made = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and folder.name.startswith(_RUNTIME_PREFIX)
+    made = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and folder.name.startswith(_prefix(run))
     return folder if made else None
 
 
 def _empty(folder: Path, keep: frozenset[Path]) -> None:
     """Remove what is in the folder, but not `keep`."""
     for path in folder.iterdir():
-        if path in keep:
+        if _canonical(path) in keep:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def _canonical(path: Path) -> Path:
+    """The path by which all others to the same directory entry are known."""
+    return path.parent.resolve() / path.name

@@ -4,7 +4,7 @@ The state directory: what one supervisor owns and leaves behind for the next one
     supervisor.lock    held under flock for the life of the supervisor; contains its pid
     supervisor.json    where the running supervisor answers (written when it does)
     admin.token        secret that state-changing calls over TCP must present
-    keys.json          digests of the API keys, written by `gateway keys`
+    keys.json          digests of the API keys, written by `gateway keys`, which holds keys.lock meanwhile
     run/               Unix sockets, admin.sock (0600) and those of workers, and the workers' temporary files; a link to
                        a directory elsewhere when the path is too long
     records/           one launch record per worker
@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.durable import write_atomically
+from gateway.durable import remove_partials, write_atomically
 from gateway.errors import AlreadyRunning, ControlUnavailable, EnvironmentProblem
 
 
@@ -131,7 +131,8 @@ def holder_pid(lock_file: Path) -> int | None:
 @contextmanager
 def held(root: Path) -> Iterator[StateDir]:
     """
-    Own the state directory: made when missing, locked until the block ends.
+    Own the state directory: made when missing, locked until the block ends, and without what an owner that was killed
+    has not finished or only it could be asked.
 
     The kernel drops the lock when the process dies, however it dies. Children do not inherit it: descriptors are closed
     on exec.
@@ -154,8 +155,12 @@ def held(root: Path) -> Iterator[StateDir]:
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        # Until we answer, nobody is to be told where a dead one did.
+        state.endpoint_file.unlink(missing_ok=True)
         for folder in (state.records, state.logs):
             folder.mkdir(mode=0o700, exist_ok=True)
+        for folder in (root, state.records, state.logs):
+            remove_partials(folder)
         yield state
     finally:
         os.close(descriptor)

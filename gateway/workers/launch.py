@@ -140,7 +140,7 @@ class LaunchRun:
             ready = await self._prepare()
             if isinstance(ready, Order):
                 return ready
-            address = self._reserve_address()
+            address = self._reserve_address(launch_id)
             self._log.set_aside()
             self._scratch = make_scratch(spec.runtime_dir, launch_id)
             command = command_line(
@@ -338,11 +338,12 @@ class LaunchRun:
             "again without it.",
         )
 
-    def _reserve_address(self) -> WorkerAddress:
+    def _reserve_address(self, launch_id: str) -> WorkerAddress:
         if self._spec.launch.transport == "tcp":
             self._port = self._services.ports.reserve()
             return WorkerAddress(host="127.0.0.1", port=self._port)
-        socket = self._spec.runtime_dir / f"{self._spec.name}.sock"
+        # Not by the worker's name, which may be longer than a socket's path.
+        socket = self._spec.runtime_dir / f"{launch_id[:8]}.sock"
         if len(bytes(socket)) > LONGEST_SOCKET_PATH_BYTES:
             raise WorkerStartError(
                 f"the socket path {socket} is longer than {LONGEST_SOCKET_PATH_BYTES} bytes",

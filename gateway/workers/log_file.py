@@ -14,6 +14,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from gateway.durable import PartialFile
 from gateway.errors import WorkerStartError
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -41,10 +42,11 @@ class LogFile:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.path.exists():
-                self.path.replace(self._previous)
                 self._previous_older.unlink(missing_ok=True)
-                with suppress(FileNotFoundError):
-                    self._older.replace(self._previous_older)
+                self.path.replace(self._previous)
+            # Also when there is no log: whoever did the line above may have been killed before this one.
+            with suppress(FileNotFoundError):
+                self._older.replace(self._previous_older)
         except OSError as exc:
             raise WorkerStartError(
                 f"the worker's log {self.path} cannot be made: {exc.strerror}", fix=f"make {self.path.parent} writable"
@@ -61,19 +63,14 @@ class LogFile:
         """
         Move the content to NAME.log.1, replacing what was there. Blocks for the time of a copy.
 
-        Raises OSError; then the content is where it was. A process that is killed meanwhile leaves it there, too.
+        Raises OSError; then the content is where it was. A process that is killed meanwhile leaves it there, too: in
+        place under its new name before it is taken from the old one, at worst in both.
         """
-        unfinished = self._older.with_name(self._older.name + ".part")
-        try:
-            with self.path.open("r+b") as source, unfinished.open("wb") as target:
-                os.fchmod(target.fileno(), 0o600)
-                while chunk := source.read(_CHUNK_BYTES):
-                    target.write(chunk)
-                target.flush()
-                unfinished.replace(self._older)
-                while chunk := source.read(_CHUNK_BYTES):  # what came meanwhile
-                    target.write(chunk)
-                target.flush()
-                os.ftruncate(source.fileno(), 0)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with self.path.open("r+b") as source, PartialFile(self._older) as older:
+            while chunk := source.read(_CHUNK_BYTES):
+                older.file.write(chunk)
+            older.put_in_place()
+            while chunk := source.read(_CHUNK_BYTES):  # what came meanwhile
+                older.file.write(chunk)
+                older.file.flush()  # here, so that nothing stands between the last look and the cut
+            os.ftruncate(source.fileno(), 0)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+_NAME = "tmp-{}"
+_ID_LENGTH = 8
+_ENGINE_SOCKET_BYTES = 36
+"""vLLM makes Unix sockets with names that long in its TMPDIR, and does not start where their paths are too long."""
+LONGEST_SOCKET_BYTES = 1 + len(_NAME.format("x" * _ID_LENGTH)) + 1 + _ENGINE_SOCKET_BYTES
+"""What the path of the longest socket of a launch has more than its runtime directory's."""
+
 
 def make_scratch(runtime_dir: Path, launch_id: str) -> Path:
     """
-    An empty private directory below `runtime_dir`, whose path is short (`control.runtime_dir`).
+    An empty private directory below `runtime_dir`, to be the launch's TMPDIR.
 
-    vLLM leaves a file for every start in its TMPDIR (`vllm_dist_...`), its sockets when it is killed, and does not
-    start at all where their paths are too long: names of 36 bytes, and a socket's path has 107 at most.
+    vLLM leaves a file for every start there (`vllm_dist_...`), and its sockets when it is killed.
 
     Raises OSError.
     """
-    folder = runtime_dir / f"tmp-{launch_id[:8]}"
+    folder = runtime_dir / _NAME.format(launch_id[:_ID_LENGTH])
     remove_scratch(folder)
     folder.mkdir(mode=0o700, parents=True)
     return folder

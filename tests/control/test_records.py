@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,11 @@ from gateway.control.records import (
     start_ticks,
     sweep,
 )
+from gateway.control.state_dir import held
 from gateway.errors import WorkerStartError
 from gateway.workers.command_line import CommandLine
 from gateway.workers.process import SessionLauncher
+from gateway.workers.shared_memory import SHARED
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 # The API server and, in the same session, an engine process that outlives it.
@@ -185,6 +188,38 @@ def test_spared_launches_are_left_as_they_are(tmp_path: Path, started: list[subp
     assert ["kept.json", "kept.key", "kept.ready"] == sorted(path.name for path in tmp_path.iterdir())
 
 
+@pytest.mark.skipif(not SHARED.is_dir(), reason="this system has no /dev/shm")
+def test_shared_memory_of_a_worker_that_died_with_its_gateway_is_removed(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    """The dead tell nothing: its names were noted when it became READY. What somebody else uses by then stays."""
+    names = [f"psm_{uuid.uuid4().hex[:8]}" for _ in range(3)]
+    hold = "import sys, time\nfiles = [open(name, 'r+b') for name in sys.argv[1:]]\n"
+    hold += "print('up', flush=True); time.sleep(600)"
+    try:
+        for name in names:
+            (SHARED / name).write_bytes(b"0" * 4096)
+        worker, other = (
+            start(started, (sys.executable, "-c", hold, *(str(SHARED / name) for name in held)))
+            for held in (names[:2], names[1:])
+        )
+        for process in (worker, other):
+            assert process.stdout is not None
+            process.stdout.readline()
+        write(tmp_path, record(worker))
+        note_ready(tmp_path, "launch")
+        worker.kill()
+        worker.wait()
+
+        assert () == sweep(tmp_path).killed
+        assert [False, True, True] == [(SHARED / name).exists() for name in names]
+        assert [] == list(tmp_path.iterdir())
+        assert other.poll() is None
+    finally:
+        for name in names:
+            (SHARED / name).unlink(missing_ok=True)
+
+
 KILLED_AT_WRITE = """
 import os, sys
 from pathlib import Path
@@ -193,6 +228,7 @@ from gateway.clock import SystemClock
 from gateway.control.records import RecordingLauncher
 from gateway.workers.command_line import CommandLine
 from gateway.workers.process import SessionLauncher
+from gateway.workers.shared_memory import SHARED
 
 folder, last, *argv = sys.argv[1:]
 calls, put_in_place = [], os.replace
@@ -210,7 +246,7 @@ anyio.run(launcher.launch, command, Path(folder).with_name("m-0.log"))
 
 @pytest.mark.parametrize("unfinished", ["key", "record", "complete record"])
 def test_a_launch_that_was_killed_while_it_wrote_leaves_nothing(tmp_path: Path, unfinished: str) -> None:
-    """What was unfinished, a secret among it, goes with the sweep, and so does the worker if there is one."""
+    """What was unfinished, a secret among it, is gone under the next owner, and so is the worker if there is one."""
     write_number = ["key", "record", "complete record"].index(unfinished) + 1
     folder = tmp_path / "records"
     folder.mkdir()
@@ -219,7 +255,8 @@ def test_a_launch_that_was_killed_while_it_wrote_leaves_nothing(tmp_path: Path, 
     assert 1 == sum(path.name.startswith(".") for path in folder.iterdir())
     assert write_number == len(list(folder.iterdir()))
 
-    swept = sweep(folder)
+    with held(tmp_path) as state:
+        swept = sweep(state.records)
 
     assert [] == list(folder.iterdir())
     assert (("m-0",) if unfinished == "complete record" else (), ()) == (swept.workers, swept.survivors)

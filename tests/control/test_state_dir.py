@@ -13,6 +13,7 @@ import pytest
 from gateway.control.runtime_dir import runtime_directory
 from gateway.control.sockets import listen_unix
 from gateway.control.state_dir import Endpoint, StateDir, held, holder_pid
+from gateway.durable import PartialFile
 from gateway.errors import AlreadyRunning, ControlUnavailable, EnvironmentProblem
 
 ENDPOINT = Endpoint(pid=7, socket="/tmp/x/admin.sock", public_url="http://127.0.0.1:1", admin_url="http://127.0.0.1:2")
@@ -81,5 +82,22 @@ def test_the_endpoint_is_believed_only_while_its_owner_lives(tmp_path: Path) -> 
         with pytest.raises(ControlUnavailable, match=r"supervisor\.json"):
             state.read_endpoint()
         state.write_endpoint(ENDPOINT)
-    with pytest.raises(ControlUnavailable):
+    assert state.endpoint_file.exists(), "as after kill -9"
+    with pytest.raises(ControlUnavailable, match="gateway up"):
         state.read_endpoint()
+    with held(tmp_path / "state"), pytest.raises(ControlUnavailable, match="preparing"):
+        state.read_endpoint()
+
+
+def test_what_a_killed_owner_has_not_finished_is_gone_under_the_next(tmp_path: Path) -> None:
+    """In the directory and those below; what somebody who lives is writing stays, and so does everything else."""
+    with held(tmp_path / "state") as state:
+        folders = (state.root, state.records, state.logs)
+        for folder in folders:
+            (folder / ".dead.0123abcd.partial").touch()
+            (folder / ".hidden").touch()
+    with PartialFile(state.keys_file) as written, held(tmp_path / "state"):
+        written.put_in_place()
+    assert state.keys_file.exists()
+    for folder in folders:
+        assert [".hidden"] == [path.name for path in folder.iterdir() if path.name.startswith(".")]

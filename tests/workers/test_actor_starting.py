@@ -128,7 +128,7 @@ async def test_a_worker_that_fails_its_warm_up_three_times_starts_again(stage: S
 
 async def test_a_unix_socket_is_cleared_before_and_after(stage: Stage) -> None:
     """vLLM leaves its socket behind and cannot bind over it."""
-    socket = stage.tmp_path / "run" / f"{MODEL}-0.sock"
+    socket = stage.tmp_path / "run" / "launch-1.sock"
     socket.parent.mkdir()
     socket.touch()
     async with owned(stage, stage.spec(launch=Launch(transport="uds"))) as actor:

@@ -283,7 +283,7 @@ async def test_a_unix_socket_serves_as_well(tmp_path: Path, short: Path) -> None
     async with owned(spec(tmp_path, runtime_dir=short)) as (_, told):
         ready = await told.until(lambda status: status.state is READY)
         assert ready.address is not None
-        assert str(short / "fake-0.sock") == ready.address.uds
+        assert str(short / "launch-0.sock") == ready.address.uds
     assert [] == os.listdir(short)
 
 
