@@ -131,8 +131,8 @@ def holder_pid(lock_file: Path) -> int | None:
 @contextmanager
 def held(root: Path) -> Iterator[StateDir]:
     """
-    Own the state directory: made when missing, locked until the block ends, and without what an owner that was killed
-    has not finished or only it could be asked.
+    Own the state directory: made when missing, locked until the block ends. Files that a killed owner has not finished
+    are gone, and so is the address at which it answered.
 
     The kernel drops the lock when the process dies, however it dies. Children do not inherit it: descriptors are closed
     on exec.

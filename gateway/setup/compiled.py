@@ -16,7 +16,6 @@ import os
 import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -173,6 +172,7 @@ def _built(root: Path, key: str, prefix: Path, environ: Mapping[str, str], repor
                 report(SetupProgress("relay", "interpreted", "the sources changed meanwhile; run it again"))
                 return False
         except StepFailed as failure:
+            discard(folder)
             (parent / FAILED).mkdir(exist_ok=True)
             finish(parent / FAILED, key, {})
             report(
@@ -189,29 +189,28 @@ def _build(root: Path, folder: Path, prefix: Path, environ: Mapping[str, str], l
     """False: the sources are not those that the folder is named after. Raises StepFailed, OSError."""
     discard(folder)
     log.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        # A copy: mypyc writes beside the sources, and a failed build must leave nothing that would be imported.
-        tree = Path(scratch)
-        shutil.copytree(
-            root / "gateway", tree / "gateway", ignore=shutil.ignore_patterns("__pycache__", ".*"), symlinks=True
-        )
-        if compiled_key(tree) != folder.name:
-            return False
-        python = str(prefix / "bin" / "python")
-        files = [str(file) for file in sources(tree)]
-        run_step(
-            [python, "-c", _BUILD, *files], environ={**environ, "MYPYPATH": str(tree)}, lock=lock, log=log, cwd=tree
-        )
-        shutil.rmtree(tree / "build", ignore_errors=True)
-        for extension in sorted(tree.rglob("*.so")):
-            target = folder / extension.relative_to(tree)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(extension, target)
-            with target.open("rb") as file:
-                os.fsync(file.fileno())
-        # As a gateway process will import them: what does not load here must not look finished.
-        modules = [file.removesuffix(".py").replace("/", ".") for file in files]
-        run_step([python, "-P", "-c", _IMPORT, str(folder), *modules], environ=environ, lock=lock, log=log)
+    # A copy: mypyc writes beside the sources, and a failed build must leave nothing that would be imported.
+    tree = folder / "source"
+    shutil.copytree(
+        root / "gateway", tree / "gateway", ignore=shutil.ignore_patterns("__pycache__", ".*"), symlinks=True
+    )
+    if compiled_key(tree) != folder.name:
+        discard(folder)
+        return False
+    python = str(prefix / "bin" / "python")
+    files = [str(file) for file in sources(tree)]
+    with_sources = {**environ, "MYPYPATH": str(tree)}
+    run_step([python, "-c", _BUILD, *files], environ=with_sources, lock=lock, log=log, folder=folder, cwd=tree)
+    for extension in sorted(one for one in tree.rglob("*.so") if not one.is_relative_to(tree / "build")):
+        target = folder / extension.relative_to(tree)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(extension, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+    shutil.rmtree(tree)
+    # As a gateway process will import them: what does not load here must not look finished.
+    modules = [file.removesuffix(".py").replace("/", ".") for file in files]
+    run_step([python, "-P", "-c", _IMPORT, str(folder), *modules], environ=environ, lock=lock, log=log, folder=folder)
     return True
 
 

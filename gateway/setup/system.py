@@ -122,13 +122,15 @@ def _unpack(
     apt = ["apt-get", "-q", "-y", "-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={cache}"]
     # Not to need root: no lock on the machine's own apt, and no change of user for the download.
     apt += ["-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User="]
-    run_step([*apt, "update"], environ=environ, lock=lock, log=log)
+    run_step([*apt, "update"], environ=environ, lock=lock, log=log, folder=folder)
     install = ["--download-only", "--no-install-recommends", "--reinstall", "install", program.package]
-    run_step([*apt, *install], environ=environ, lock=lock, log=log)
+    run_step([*apt, *install], environ=environ, lock=lock, log=log, folder=folder)
     archives = sorted((cache / "archives").glob("*.deb"))
     report(SetupProgress("system", "unpacking", f"{len(archives)} packages"))
     for archive in archives:
-        run_step(["dpkg-deb", "--extract", str(archive), str(folder)], environ=environ, lock=lock, log=log)
+        run_step(
+            ["dpkg-deb", "--extract", str(archive), str(folder)], environ=environ, lock=lock, log=log, folder=folder
+        )
     finish(folder, program.package, {"archives": " ".join(one.name for one in archives)})
     shutil.rmtree(cache)
     report(SetupProgress("system", "ready", str(folder)))

@@ -59,6 +59,7 @@ def ensure_tools(root: Path, environ: Mapping[str, str], report: Report) -> None
             environ=environ,
             lock=lock,
             log=root / ".build" / "tools.log",
+            folder=folder,
             on_line=pip_lines("tools", total, report),
         )
         finish(folder, key, {})

@@ -40,7 +40,7 @@ def modules(environ: Mapping[str, str]) -> Path:
             for name in ("package.json", "package-lock.json"):
                 shutil.copy(SOURCES / name, FOLDER / name)
             npm = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-progress"]
-            run_step(npm, environ=environ, lock=lock, log=LOG, cwd=FOLDER)
+            run_step(npm, environ=environ, lock=lock, log=LOG, folder=FOLDER, cwd=FOLDER)
             finish(FOLDER, key, {"node": node})
     return FOLDER
 

@@ -68,7 +68,7 @@ def build_python(environ: Mapping[str, str], report: Report, lock: int) -> None:
     report(SetupProgress("sdks", "installing", f"{total} Python packages into {PYTHON_FOLDER}"))
     discard(PYTHON_FOLDER)
     base = getattr(sys, "_base_executable", "") or sys.executable
-    run_step([base, "-I", "-m", "venv", str(PYTHON_FOLDER)], environ=environ, lock=lock, log=LOG)
+    run_step([base, "-I", "-m", "venv", str(PYTHON_FOLDER)], environ=environ, lock=lock, log=LOG, folder=PYTHON_FOLDER)
     python = PYTHON_FOLDER / "bin" / "python"
     pip = [str(python), "-I", "-u", "-m", "pip", "install", "--disable-pip-version-check"]
     run_step(
@@ -76,6 +76,7 @@ def build_python(environ: Mapping[str, str], report: Report, lock: int) -> None:
         environ=environ,
         lock=lock,
         log=LOG,
+        folder=PYTHON_FOLDER,
         on_line=pip_lines("sdks", total, report),
     )
     finish(PYTHON_FOLDER, python_key(), {"python": str(python)})
@@ -90,7 +91,7 @@ def build_node(node: str, environ: Mapping[str, str], report: Report, lock: int)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(NODE_SOURCES / name, NODE_FOLDER / name)
     npm = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-progress"]
-    run_step(npm, environ=environ, lock=lock, log=LOG, cwd=NODE_FOLDER)
+    run_step(npm, environ=environ, lock=lock, log=LOG, folder=NODE_FOLDER, cwd=NODE_FOLDER)
     finish(NODE_FOLDER, node_key(node), {"node": node})
     report(SetupProgress("sdks", "ready", str(NODE_FOLDER)))
 

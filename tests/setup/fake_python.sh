@@ -7,6 +7,7 @@
 #   FAKE_GATE    FIFO: pip waits there for a line before it installs; unset: it does not
 #   FAKE_FAIL    "venv", "pip", "torch" (not found unless from another index), "verify" or "convert": that one fails
 #   FAKE_WHEEL   the package that "pip download" finds
+#   TMPDIR       every fake leaves a file there, as a pip that is killed does with what it has unpacked
 set -u
 exec 8>"$FAKE_WORK/writer"
 flock --nonblock 8 || echo "$*" >>"$FAKE_WORK/overlaps"
@@ -19,6 +20,7 @@ fail_if() {
   [ "${FAKE_FAIL:-}" != "$1" ] || { echo "ERROR: $1 was told to fail"; exit 1; }
 }
 here=$(dirname "$0")
+echo unpacked >"${TMPDIR:?}/pip-unpack"
 for last; do :; done
 
 case "$*" in

@@ -28,30 +28,40 @@ def test_a_failed_program_carries_the_end_of_what_it_printed_and_the_log_has_all
     """Both streams, in order."""
     program = "import sys; print('out'); sys.stdout.flush(); print('err', file=sys.stderr); sys.exit(9)"
     with open(os.devnull, "rb") as lock, pytest.raises(StepFailed) as caught:
-        run_step([sys.executable, "-c", program], environ=os.environ, lock=lock.fileno(), log=tmp_path / "log")
+        run_step(
+            [sys.executable, "-c", program],
+            environ=os.environ,
+            lock=lock.fileno(),
+            log=tmp_path / "log",
+            folder=tmp_path / "built",
+        )
 
     assert (caught.value.code, caught.value.tail) == (9, ("out", "err"))
     assert "out\nerr\n" in (tmp_path / "log").read_text(encoding="utf-8")
 
 
 def test_an_interruption_while_following_kills_the_program(tmp_path: Path) -> None:
-    """It would go on writing into a folder that we say is abandoned."""
+    """It would go on writing into a folder that we say is abandoned; what it had in TMPDIR goes, too."""
     pids: list[int] = []
 
     def interrupt(line: str) -> None:
         pids.append(int(line))
+        assert 1 == len(list((tmp_path / "built").rglob("gigabytes")))
         raise KeyboardInterrupt
 
-    program = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    program = "import os, time; from pathlib import Path; Path(os.environ['TMPDIR'], 'gigabytes').touch()\n"
+    program += "print(os.getpid(), flush=True); time.sleep(60)"
     with open(os.devnull, "rb") as lock, pytest.raises(KeyboardInterrupt):
         run_step(
             [sys.executable, "-c", program],
             environ=os.environ,
             lock=lock.fileno(),
             log=tmp_path / "log",
+            folder=tmp_path / "built",
             on_line=interrupt,
         )
 
+    assert [] == list((tmp_path / "built").iterdir())
     (pid,) = pids
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -61,6 +61,7 @@ def test_killed_at_any_step_nothing_looks_finished_and_the_next_run_succeeds(
     assert fake.finished(what)
     assert built.exists()
     fake.assert_never_two_writers()
+    fake.assert_nothing_temporary_is_left()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
