@@ -69,7 +69,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove the partial files in `folder` whose writers were killed. Others may be writing there. Raises OSError."""
+    """Remove the partial files in `folder` whose writers were killed; others may be writing there. Raises OSError."""
     for name in os.listdir(folder):
         if not _PARTIAL.fullmatch(name):
             continue
@@ -78,7 +78,9 @@ def remove_partials(folder: Path) -> None:
         except OSError:  # gone meanwhile, or not one of ours
             continue
         try:
-            with suppress(BlockingIOError, FileNotFoundError):  # somebody's who lives; gone meanwhile
+            with suppress(
+                OSError
+            ):  # somebody's who lives; gone meanwhile; a disk that refuses, as it will what follows
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(folder / name)
         finally:
@@ -102,5 +104,6 @@ def _locked(path: Path) -> tuple[Path, int]:
                     return partial, descriptor
         except BaseException:
             os.close(descriptor)
+            partial.unlink(missing_ok=True)
             raise
         os.close(descriptor)

@@ -42,11 +42,11 @@ class Survivor:
     pids: frozenset[int]
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def names(self) -> tuple[str, ...]:
         """What it uses in the runtime directory."""
         address = self.record.address
-        named = (address.uds if address is not None else None, self.record.scratch_dir)
-        return tuple(Path(path) for path in named if path)
+        paths = (address.uds if address is not None else None, self.record.scratch_dir)
+        return tuple(Path(path).name for path in paths if path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def serve(
         factory = WorkerFactory(facts, around, terminal.console, folder, state.logs)
         settings = factory.first(asked)
         # Up to here a failure leaves the survivors alone: the next start may adopt them.
-        with runtime_directory(state, keep=[path for survivor in found for path in survivor.paths]) as runtime_dir:
+        with runtime_directory(state, keep=[name for survivor in found for name in survivor.names]) as runtime_dir:
             try:
                 factory.runtime_dir = runtime_dir
                 adopted = adopt(found, factory.specs(settings), SystemClock())

@@ -33,6 +33,7 @@ from gateway.durable import write_atomically
 from gateway.types import WorkerAddress
 from gateway.workers.command_line import CommandLine
 from gateway.workers.platform import start_ticks
+from gateway.workers.process import session_members
 from gateway.workers.scratch import remove_scratch
 from gateway.workers.services import Launcher, WorkerProcess
 from gateway.workers.shared_memory import remove_segments, segments_of
@@ -88,7 +89,7 @@ class RecordFiles:
     def segments(self) -> frozenset[str]:
         """Shared memory that it had when it became READY; once all its processes are dead nothing else tells."""
         try:
-            return frozenset(self.ready.read_text(encoding="utf-8").splitlines())
+            return frozenset(os.fsdecode(self.ready.read_bytes()).splitlines())
         except FileNotFoundError:
             return frozenset()
 
@@ -104,7 +105,7 @@ def note_ready(folder: Path, launch_id: str) -> None:
     if files.record.exists() and (record := _read(files.record)) is not None:
         files.ready.touch(mode=0o600)
         with suppress(OSError):  # a full disk: the mark counts, and who is swept while it lives tells the names itself
-            files.ready.write_text("\n".join(sorted(segments_of(leftover(record)))), encoding="utf-8")
+            files.ready.write_bytes(os.fsencode("\n".join(sorted(segments_of(session_members(record.pid))))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ class RecordedProcess:
     async def sweep(self, deadline_s: float) -> tuple[int, ...]:
         survivors = await self._inner.sweep(deadline_s)
         if not survivors:
+            remove_segments(self._files.segments())
             self._files.remove()
         return survivors
 
@@ -196,14 +198,19 @@ def sweep(folder: Path, *, deadline_s: float = 10.0, spare: Collection[str] = ()
     killed = tuple(sorted({pid for members in leftovers.values() for pid in members}))
     segments = set(segments_of(killed))  # only the living can tell which are theirs
     survivors = _kill(leftovers.values(), [found[name] for name in leftovers], deadline_s)
-    for name, record in found.items():
-        if not survivors or not leftover(record):
-            if record.scratch_dir:
-                remove_scratch(Path(record.scratch_dir))
-            files = RecordFiles(folder, name)
-            segments |= files.segments()
-            files.remove()
+    over = [
+        (record, RecordFiles(folder, name)) for name, record in found.items() if not survivors or not leftover(record)
+    ]
+    for record, files in over:
+        segments |= files.segments()
+        if record.scratch_dir:
+            remove_scratch(Path(record.scratch_dir))
+        if record.address is not None and record.address.uds:
+            Path(record.address.uds).unlink(missing_ok=True)
     remove_segments(segments)
+    # Last: they alone tell what there is to remove.
+    for _, files in over:
+        files.remove()
     _remove_orphans(folder)
     return Swept(
         workers=tuple(sorted({found[name].worker for name in leftovers})), killed=killed, survivors=tuple(survivors)

@@ -30,20 +30,20 @@ _SHORT_TEMPORARY = Path("/tmp")
 
 
 @contextmanager
-def runtime_directory(state: StateDir, *, keep: Collection[Path] = ()) -> Iterator[Path]:
+def runtime_directory(state: StateDir, *, keep: Collection[str] = ()) -> Iterator[Path]:
     """
     A private directory (mode 0700), free of a killed supervisor's leftovers except what workers that go on use in it:
-    their sockets and temporary directories, in `keep`.
+    their sockets and temporary directories. The names of these, which are those of launches, are `keep`.
 
-    Its path has at most LONGEST_PATH_BYTES, unless it is an earlier one in which something is kept. It is removed at
-    the end. The state directory must be held.
+    Its path has at most LONGEST_PATH_BYTES, unless an earlier one is deeper and something in it is kept or cannot be
+    removed. It is removed at the end. The state directory must be held.
 
     Raises:
         EnvironmentProblem: The directory cannot be made.
     """
     run = state.root / "run"
     try:
-        folder = _place(run, frozenset(map(_canonical, keep)))
+        folder = _place(run, keep)
     except OSError as exc:
         raise EnvironmentProblem(
             f"no directory for sockets can be made: {exc}",
@@ -59,7 +59,7 @@ def runtime_directory(state: StateDir, *, keep: Collection[Path] = ()) -> Iterat
             run.unlink()
 
 
-def _place(run: Path, keep: frozenset[Path]) -> Path:
+def _place(run: Path, keep: Collection[str]) -> Path:
     """What an earlier owner has left, emptied, if something is kept in it or a new one would be alike; or a new one."""
     too_deep = len(os.fsencode(run)) > LONGEST_PATH_BYTES
     old = _ours(run)
@@ -79,10 +79,10 @@ def _place(run: Path, keep: frozenset[Path]) -> Path:
 def _elsewhere(run: Path) -> Path:
     """A new directory, and `run` as a link to it. The link comes first: whoever kills us, the next owner finds both."""
     parent, prefix = Path(tempfile.gettempdir()), _prefix(run)
-    if len(os.fsencode(parent / f"{prefix}0000")) > LONGEST_PATH_BYTES:
+    if len(os.fsencode(parent / f"{prefix}{secrets.token_hex(4)}")) > LONGEST_PATH_BYTES:
         parent = _SHORT_TEMPORARY
     while True:
-        folder = parent / f"{prefix}{secrets.token_hex(2)}"
+        folder = parent / f"{prefix}{secrets.token_hex(4)}"
         run.symlink_to(folder)
         with suppress(FileExistsError):  # somebody else's: another name
             folder.mkdir(mode=0o700)
@@ -91,7 +91,7 @@ def _elsewhere(run: Path) -> Path:
 
 
 def _prefix(run: Path) -> str:
-    """Of the names of directories elsewhere: a copied state directory has the link, but not the number."""
+    """Of the names of directories elsewhere. A copied state directory has the link, but another number."""
     return f"{_PREFIX}{run.parent.stat().st_ino:x}-"
 
 
@@ -112,17 +112,12 @@ def _ours(run: Path) -> Path | None:
     return folder if made else None
 
 
-def _empty(folder: Path, keep: frozenset[Path]) -> None:
+def _empty(folder: Path, keep: Collection[str]) -> None:
     """Remove what is in the folder, but not `keep`."""
     for path in folder.iterdir():
-        if _canonical(path) in keep:
+        if path.name in keep:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _canonical(path: Path) -> Path:
-    """The path by which all others to the same directory entry are known."""
-    return path.parent.resolve() / path.name

@@ -31,6 +31,8 @@ FOLDER = Path("lib", "vllm-gateway-compiled")
 """Below an environment."""
 KEPT = 2
 """Builds: the present one, and the one that processes started before an upgrade may still load from."""
+BUILDING = "building"
+"""Where a build is made before it has its name: one that was interrupted is replaced by the next."""
 FAILED = "failed"
 LONGEST_REASON = 200
 INTERPRETED = "--interpreted"
@@ -167,26 +169,30 @@ def _built(root: Path, key: str, prefix: Path, environ: Mapping[str, str], repor
         if finished(folder, key) is not None:
             return True
         report(SetupProgress("relay", "compiling", f"{len(sources(root))} modules, about 40 seconds, into {folder}"))
+        building = parent / BUILDING
         try:
-            if not _build(root, folder, prefix, environ, lock, log):
+            if not _build(root, key, building, prefix, environ, lock, log):
                 report(SetupProgress("relay", "interpreted", "the sources changed meanwhile; run it again"))
                 return False
-        except StepFailed as failure:
+            finish(building, key, {})
             discard(folder)
+            os.rename(building, folder)
+        except StepFailed as failure:
             (parent / FAILED).mkdir(exist_ok=True)
             finish(parent / FAILED, key, {})
             report(
                 SetupProgress("relay", "interpreted", f"compiling failed: {failure.reason[:LONGEST_REASON]}; see {log}")
             )
             return False
-        finish(folder, key, {})
+        finally:
+            discard(building)
         _prune(parent, folder)
         report(SetupProgress("relay", "ready", str(folder)))
     return True
 
 
-def _build(root: Path, folder: Path, prefix: Path, environ: Mapping[str, str], lock: int, log: Path) -> bool:
-    """False: the sources are not those that the folder is named after. Raises StepFailed, OSError."""
+def _build(root: Path, key: str, folder: Path, prefix: Path, environ: Mapping[str, str], lock: int, log: Path) -> bool:
+    """Into `folder`, from nothing. False: the sources are not those of the key. Raises StepFailed, OSError."""
     discard(folder)
     log.unlink(missing_ok=True)
     # A copy: mypyc writes beside the sources, and a failed build must leave nothing that would be imported.
@@ -194,8 +200,7 @@ def _build(root: Path, folder: Path, prefix: Path, environ: Mapping[str, str], l
     shutil.copytree(
         root / "gateway", tree / "gateway", ignore=shutil.ignore_patterns("__pycache__", ".*"), symlinks=True
     )
-    if compiled_key(tree) != folder.name:
-        discard(folder)
+    if compiled_key(tree) != key:
         return False
     python = str(prefix / "bin" / "python")
     files = [str(file) for file in sources(tree)]
@@ -215,7 +220,8 @@ def _build(root: Path, folder: Path, prefix: Path, environ: Mapping[str, str], l
 
 
 def _prune(parent: Path, present: Path) -> None:
-    others = [one for one in parent.iterdir() if one.is_dir() and one not in (present, parent / FAILED)]
+    kept = (present, parent / FAILED, parent / BUILDING)
+    others = [one for one in parent.iterdir() if one.is_dir() and one not in kept]
     others.sort(key=lambda one: one.stat().st_mtime, reverse=True)
     for old in others[KEPT - 1 :]:
         discard(old)

@@ -35,8 +35,6 @@ SWEEP_DEADLINE_S = 10.0
 SWEEP_AGAIN_S = 1.0
 LAST_SWEEP_S = 20.0
 """For killing and sweeping when the owner is cancelled."""
-LONGEST_SOCKET_PATH_BYTES = 107
-"""A Unix socket's path has so many bytes at most (sun_path without its end)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,7 @@ class LaunchRun:
                 return ready
             address = self._reserve_address(launch_id)
             self._log.set_aside()
-            self._scratch = make_scratch(spec.runtime_dir, launch_id)
+            self._scratch = self._make_scratch(launch_id)
             command = command_line(
                 ready,
                 address,
@@ -338,28 +336,22 @@ class LaunchRun:
             "again without it.",
         )
 
+    def _make_scratch(self, launch_id: str) -> Path:
+        try:
+            return make_scratch(self._spec.runtime_dir, launch_id)
+        except FileNotFoundError as exc:
+            raise WorkerStartError(
+                f"the directory {self._spec.runtime_dir}, in which the gateway has its sockets, is gone",
+                fix="restart the gateway",
+            ) from exc
+
     def _reserve_address(self, launch_id: str) -> WorkerAddress:
         if self._spec.launch.transport == "tcp":
             self._port = self._services.ports.reserve()
             return WorkerAddress(host="127.0.0.1", port=self._port)
         # Not by the worker's name, which may be longer than a socket's path.
-        socket = self._spec.runtime_dir / f"{launch_id[:8]}.sock"
-        if len(bytes(socket)) > LONGEST_SOCKET_PATH_BYTES:
-            raise WorkerStartError(
-                f"the socket path {socket} is longer than {LONGEST_SOCKET_PATH_BYTES} bytes",
-                fix=f"use a shorter state directory, or set models.{self._spec.model}.launch.transport: tcp",
-                permanent=True,
-            )
-        try:
-            socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # vLLM leaves its socket behind and cannot bind over it.
-            socket.unlink(missing_ok=True)
-        except OSError as exc:
-            raise WorkerStartError(
-                f"the worker's socket {socket} cannot be made: {exc.strerror}", fix=f"make {socket.parent} writable"
-            ) from exc
-        self._socket = socket
-        return WorkerAddress(uds=str(socket))
+        self._socket = self._spec.runtime_dir / f"{launch_id[:8]}.sock"
+        return WorkerAddress(uds=str(self._socket))
 
 
 def _refused(problem: ConfigurationError) -> StartFailure:

@@ -19,11 +19,12 @@ def make_scratch(runtime_dir: Path, launch_id: str) -> Path:
 
     vLLM leaves a file for every start there (`vllm_dist_...`), and its sockets when it is killed.
 
-    Raises OSError.
+    Raises OSError; FileNotFoundError when `runtime_dir` is gone. It is not made again: what its owner made is private,
+    and below a temporary directory somebody else could make another first.
     """
     folder = runtime_dir / _NAME.format(launch_id[:_ID_LENGTH])
     remove_scratch(folder)
-    folder.mkdir(mode=0o700, parents=True)
+    folder.mkdir(mode=0o700)
     return folder
 
 

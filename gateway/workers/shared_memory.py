@@ -69,6 +69,6 @@ def remove_segments(names: Iterable[str], *, shared: Path = SHARED, proc: Path =
 
 def _is_ours(path: Path) -> bool:
     try:
-        return path.lstat().st_uid == os.geteuid()
-    except OSError:
+        return path.name.startswith(PREFIXES) and path.lstat().st_uid == os.geteuid()
+    except (OSError, ValueError):  # none of that name, or no name at all: noted by whom the power failed
         return False

@@ -19,6 +19,8 @@ from gateway.clock import SystemClock
 from gateway.control.records import (
     LAUNCH_ID_VARIABLE,
     LaunchRecord,
+    RecordedProcess,
+    RecordFiles,
     RecordingLauncher,
     boot_id,
     leftover,
@@ -28,6 +30,8 @@ from gateway.control.records import (
 )
 from gateway.control.state_dir import held
 from gateway.errors import WorkerStartError
+from gateway.types import WorkerAddress
+from gateway.workers.adoption import AdoptedProcess
 from gateway.workers.command_line import CommandLine
 from gateway.workers.process import SessionLauncher
 from gateway.workers.shared_memory import SHARED
@@ -188,36 +192,112 @@ def test_spared_launches_are_left_as_they_are(tmp_path: Path, started: list[subp
     assert ["kept.json", "kept.key", "kept.ready"] == sorted(path.name for path in tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="this system has no /dev/shm")
-def test_shared_memory_of_a_worker_that_died_with_its_gateway_is_removed(
-    tmp_path: Path, started: list[subprocess.Popen[bytes]]
-) -> None:
-    """The dead tell nothing: its names were noted when it became READY. What somebody else uses by then stays."""
-    names = [f"psm_{uuid.uuid4().hex[:8]}" for _ in range(3)]
-    hold = "import sys, time\nfiles = [open(name, 'r+b') for name in sys.argv[1:]]\n"
-    hold += "print('up', flush=True); time.sleep(600)"
-    try:
-        for name in names:
-            (SHARED / name).write_bytes(b"0" * 4096)
-        worker, other = (
-            start(started, (sys.executable, "-c", hold, *(str(SHARED / name) for name in held)))
-            for held in (names[:2], names[1:])
-        )
-        for process in (worker, other):
-            assert process.stdout is not None
-            process.stdout.readline()
-        write(tmp_path, record(worker))
-        note_ready(tmp_path, "launch")
-        worker.kill()
-        worker.wait()
+HOLD = """
+import sys, time
+files = [open(name, "r+b") for name in sys.argv[1:]]
+print("up", flush=True)
+time.sleep(600)
+"""
 
-        assert () == sweep(tmp_path).killed
-        assert [False, True, True] == [(SHARED / name).exists() for name in names]
-        assert [] == list(tmp_path.iterdir())
-        assert other.poll() is None
-    finally:
-        for name in names:
-            (SHARED / name).unlink(missing_ok=True)
+
+@pytest.fixture
+def segments() -> Iterator[list[str]]:
+    """Shared memory as Python's multiprocessing makes it."""
+    names = [f"psm_{uuid.uuid4().hex[:8]}" for _ in range(3)]
+    for name in names:
+        (SHARED / name).write_bytes(b"0" * 4096)
+    yield names
+    for name in names:
+        (SHARED / name).unlink(missing_ok=True)
+
+
+def holder(started: list[subprocess.Popen[bytes]], names: list[str]) -> subprocess.Popen[bytes]:
+    """A process that uses these."""
+    process = start(started, (sys.executable, "-c", HOLD, *(str(SHARED / name) for name in names)))
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="this system has no /dev/shm")
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_shared_memory_of_a_worker_that_died_with_its_gateway_is_removed(
+    tmp_path: Path,
+    started: list[subprocess.Popen[bytes]],
+    segments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: bool,
+) -> None:
+    """
+    The dead tell nothing: its names were noted when it became READY. What somebody else uses by then stays. A sweep
+    that is killed before it has removed them leaves it to the next.
+    """
+
+    def killed(names: object) -> None:
+        raise KeyboardInterrupt
+
+    worker, other = holder(started, segments[:2]), holder(started, segments[1:])
+    write(tmp_path, record(worker))
+    note_ready(tmp_path, "launch")
+    worker.kill()
+    worker.wait()
+    if interrupted:
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.control.records.remove_segments", killed)
+            with pytest.raises(KeyboardInterrupt):
+                sweep(tmp_path)
+
+    assert () == sweep(tmp_path).killed
+    assert [False, True, True] == [(SHARED / name).exists() for name in segments]
+    assert [] == list(tmp_path.iterdir())
+    assert other.poll() is None
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(not SHARED.is_dir(), reason="this system has no /dev/shm")
+async def test_shared_memory_of_an_adopted_worker_goes_with_it(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]], segments: list[str]
+) -> None:
+    """Also what was named by a process of it that died under nobody's eyes."""
+    worker = holder(started, [])
+    write(tmp_path, record(worker))
+    note_ready(tmp_path, "launch")
+    files = RecordFiles(tmp_path, "launch")
+    files.ready.write_text(segments[0])
+    adopted = RecordedProcess(AdoptedProcess(worker.pid, start_ticks(worker.pid) or 0, SystemClock()), files)
+    adopted.kill_group()
+    worker.wait()
+
+    assert () == await adopted.sweep(10)
+    assert [False, True, True] == [(SHARED / name).exists() for name in segments]
+    assert [] == os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"\xff\xfe\n", b"psm_\0x\n/etc/passwd\n../../etc/passwd\n\n"])
+def test_a_damaged_mark_removes_nothing_and_stops_nobody(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]], damage: bytes
+) -> None:
+    """After a power failure it may hold anything."""
+    worker = start(started, SLEEP)
+    write(tmp_path, record(worker))
+    (tmp_path / "launch.ready").write_bytes(damage)
+
+    assert (worker.pid,) == sweep(tmp_path).killed
+    assert [] == list(tmp_path.iterdir())
+    assert Path("/etc/passwd").exists()
+
+
+def test_the_socket_of_a_swept_worker_goes_with_it(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    """Its name is of this launch, so no later one would replace it."""
+    records, socket, scratch = tmp_path / "records", tmp_path / "0123.sock", tmp_path / "tmp-0123"
+    records.mkdir()
+    socket.touch()
+    scratch.mkdir()
+    worker = start(started, SLEEP)
+    write(records, record(worker, address=WorkerAddress(uds=str(socket)), scratch_dir=str(scratch)))
+
+    assert (worker.pid,) == sweep(records).killed
+    assert [records] == list(tmp_path.iterdir())
 
 
 KILLED_AT_WRITE = """
@@ -226,6 +306,8 @@ from pathlib import Path
 import anyio
 from gateway.clock import SystemClock
 from gateway.control.records import RecordingLauncher
+from gateway.types import WorkerAddress
+from gateway.workers.adoption import AdoptedProcess
 from gateway.workers.command_line import CommandLine
 from gateway.workers.process import SessionLauncher
 from gateway.workers.shared_memory import SHARED

@@ -60,7 +60,8 @@ class Checkout:
 
     @property
     def builds(self) -> set[str]:
-        return {one.name for one in (self.prefix / FOLDER).iterdir() if (one / ".complete.json").exists()} - {"failed"}
+        """Folders, whether they look finished or not."""
+        return {one.name for one in (self.prefix / FOLDER).iterdir() if one.is_dir()} - {"failed"}
 
 
 @pytest.fixture
@@ -133,6 +134,34 @@ def test_what_failed_is_told_with_its_log_and_not_tried_again_before_that_is_rem
     assert str(log) in told[-1]
     assert "no such instruction" in log_text
     assert checkout.ensure()
+    assert {compiled_key(checkout.root)} == checkout.builds
+
+
+def test_an_interrupted_build_leaves_nothing_and_displaces_no_other(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C at once; what a kill leaves is gone with the next. Running processes still load from the build before."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    checkout.compiler(WORKS)
+    assert checkout.ensure()
+    before = checkout.builds
+    checkout.edit()
+    with monkeypatch.context() as patched:
+        patched.setattr(compiled, "run_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            checkout.ensure()
+    assert before == checkout.builds
+    killed = checkout.prefix / FOLDER / "building" / f"left{SUFFIX}"
+    killed.parent.mkdir()
+    killed.touch()
+    checkout.edit()
+
+    assert checkout.ensure()
+    assert {*before, compiled_key(checkout.root)} == checkout.builds
+    assert [] == list((checkout.prefix / FOLDER).rglob(killed.name))
 
 
 def test_an_environment_of_somebody_else_is_left_as_it_is(checkout: Checkout) -> None:
@@ -170,6 +199,7 @@ def test_sources_that_change_while_they_are_waited_for_are_not_taken_for_those_b
     assert not checkout.ensure()
     assert 0 == checkout.times_run
     assert "changed" in checkout.reports[-1].detail
+    assert set() == checkout.builds
     assert checkout.ensure()
 
 

@@ -297,6 +297,9 @@ class Stage:
     flags: EngineFlags | None = None
     preflight: Preflight | None = None
 
+    def __post_init__(self) -> None:
+        (self.tmp_path / "run").mkdir()
+
     @property
     def services(self) -> WorkerServices:
         return WorkerServices(

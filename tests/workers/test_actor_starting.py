@@ -126,13 +126,20 @@ async def test_a_worker_that_fails_its_warm_up_three_times_starts_again(stage: S
         assert "one token" in actor.status.last_failure
 
 
-async def test_a_unix_socket_is_cleared_before_and_after(stage: Stage) -> None:
-    """vLLM leaves its socket behind and cannot bind over it."""
+async def test_a_unix_socket_is_named_after_its_launch_and_cleared_afterwards(stage: Stage) -> None:
+    """A worker's name may be longer than a socket's path. vLLM leaves its socket behind."""
     socket = stage.tmp_path / "run" / "launch-1.sock"
-    socket.parent.mkdir()
-    socket.touch()
     async with owned(stage, stage.spec(launch=Launch(transport="uds"))) as actor:
         assert str(socket) == actor.view.address.uds
-        assert not socket.exists()
         socket.touch()
     assert not socket.exists()
+
+
+async def test_a_runtime_directory_that_is_gone_is_not_made_again(stage: Stage) -> None:
+    """Somebody else could make one of that name below a temporary directory; the sentence says what mends it."""
+    (stage.tmp_path / "run").rmdir()
+    async with owned(stage) as actor:
+        await stage.time.pass_(0.1)
+        assert BACKOFF is actor.status.state
+        assert "restart the gateway" in actor.status.last_failure
+    assert not (stage.tmp_path / "run").exists()

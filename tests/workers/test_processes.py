@@ -287,13 +287,6 @@ async def test_a_unix_socket_serves_as_well(tmp_path: Path, short: Path) -> None
     assert [] == os.listdir(short)
 
 
-async def test_a_socket_path_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
-    """The kernel's own message would not name the key."""
-    async with owned(spec(tmp_path, runtime_dir=tmp_path / ("x" * 100))) as (_, told):
-        failed = await told.until(lambda status: status.state is FAILED)
-        assert "transport: tcp" in failed.last_failure
-
-
 @pytest.mark.parametrize("python", ["/nowhere/python", "/etc/passwd"])
 async def test_an_interpreter_that_cannot_run_is_refused_in_words(tmp_path: Path, python: str) -> None:
     """FAILED at once, with the key."""
