@@ -78,9 +78,8 @@ def remove_partials(folder: Path) -> None:
         except OSError:  # gone meanwhile, or not one of ours
             continue
         try:
-            with suppress(
-                OSError
-            ):  # somebody's who lives; gone meanwhile; a disk that refuses, as it will what follows
+            # Somebody's who lives; gone meanwhile; on a disk that refuses, as it will whatever comes next.
+            with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(folder / name)
         finally:

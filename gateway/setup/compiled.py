@@ -220,8 +220,7 @@ def _build(root: Path, key: str, folder: Path, prefix: Path, environ: Mapping[st
 
 
 def _prune(parent: Path, present: Path) -> None:
-    kept = (present, parent / FAILED, parent / BUILDING)
-    others = [one for one in parent.iterdir() if one.is_dir() and one not in kept]
+    others = [one for one in parent.iterdir() if one.is_dir() and one not in (present, parent / FAILED)]
     others.sort(key=lambda one: one.stat().st_mtime, reverse=True)
     for old in others[KEPT - 1 :]:
         discard(old)

@@ -55,7 +55,7 @@ def _by_inode(shared: Path) -> dict[int, str]:
 
 def remove_segments(names: Iterable[str], *, shared: Path = SHARED, proc: Path = PROC) -> tuple[str, ...]:
     """Remove those of the segments that are ours and that no living process uses; their names."""
-    there = [name for name in names if _is_ours(shared / name)]
+    there = [name for name in names if _is_ours(shared, name)]
     if not there:
         return ()
     used = segments_of(psutil.pids(), shared=shared, proc=proc)
@@ -67,8 +67,8 @@ def remove_segments(names: Iterable[str], *, shared: Path = SHARED, proc: Path =
     return tuple(removed)
 
 
-def _is_ours(path: Path) -> bool:
+def _is_ours(shared: Path, name: str) -> bool:
     try:
-        return path.name.startswith(PREFIXES) and path.lstat().st_uid == os.geteuid()
-    except (OSError, ValueError):  # none of that name, or no name at all: noted by whom the power failed
+        return name.startswith(PREFIXES) and "/" not in name and (shared / name).lstat().st_uid == os.geteuid()
+    except (OSError, ValueError):  # there is none of that name, or it is no name: noted before a power failure
         return False

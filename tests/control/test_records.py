@@ -273,18 +273,22 @@ async def test_shared_memory_of_an_adopted_worker_goes_with_it(
     assert [] == os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"\xff\xfe\n", b"psm_\0x\n/etc/passwd\n../../etc/passwd\n\n"])
+@pytest.mark.parametrize(
+    "damage", [b"", b"\0" * 40, b"\xff\xfe\n", b"psm_\0x\n/tmp/psm_%d\npsm_x/../../../tmp/psm_%d\n\n"]
+)
 def test_a_damaged_mark_removes_nothing_and_stops_nobody(
     tmp_path: Path, started: list[subprocess.Popen[bytes]], damage: bytes
 ) -> None:
     """After a power failure it may hold anything."""
+    victim = Path(f"/tmp/psm_{os.getpid()}")
+    victim.touch()
     worker = start(started, SLEEP)
     write(tmp_path, record(worker))
-    (tmp_path / "launch.ready").write_bytes(damage)
+    (tmp_path / "launch.ready").write_bytes(damage.replace(b"%d", b"%d" % os.getpid()))
 
     assert (worker.pid,) == sweep(tmp_path).killed
     assert [] == list(tmp_path.iterdir())
-    assert Path("/etc/passwd").exists()
+    victim.unlink()
 
 
 def test_the_socket_of_a_swept_worker_goes_with_it(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
