@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -36,11 +37,14 @@ class EngineProcess:
 
     def __enter__(self) -> EngineProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("wb") as log:
+        # vLLM leaves its sockets behind, three for every engine; in TMPDIR, which is not for us to empty.
+        sockets = tempfile.TemporaryDirectory(prefix="vllm-", ignore_cleanup_errors=True)
+        with self.log.open("wb") as log, contextlib.ExitStack() as stack:
+            stack.enter_context(sockets)
             try:
                 self._process = subprocess.Popen(
                     self._command,
-                    env=dict(self._environ),
+                    env={"VLLM_RPC_BASE_PATH": sockets.name, **self._environ},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -51,6 +55,7 @@ class EngineProcess:
                     f"expected the interpreter of an engine's environment, found {self._command[0]}: {error.strerror}: "
                     "build one with `make engine`, or set ENGINE_PYTHON"
                 ) from error
+            self._sockets = stack.pop_all()
         return self
 
     def __exit__(
@@ -73,6 +78,7 @@ class EngineProcess:
             with contextlib.suppress(OSError):
                 process.stdin.close()
             process.stdout.close()
+            self._sockets.close()
 
     def load(self, model: str, dtype: str, device: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
         """What was loaded, and how long that took."""

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from io import StringIO
@@ -185,6 +186,24 @@ def test_the_last_words_of_an_engine_that_has_gone_are_read(tmp_path: Path) -> N
         engine._process.wait(20)
         with pytest.raises(EngineError, match="vllm could not load: no such model"):
             engine.load("m", "auto", "cpu", {})
+
+
+def test_an_engines_sockets_go_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM makes them where it is told to, and leaves them; also where it does not come to its start."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    script = "import os, pathlib, sys; pathlib.Path(os.environ['VLLM_RPC_BASE_PATH'], 'socket').touch()\n"
+    script += 'print(\'{"answer": [], "took_s": 1}\', flush=True); sys.stdin.read()'
+    with EngineProcess(fake_python(tmp_path, script), "vllm", tmp_path / "log", {}) as engine:
+        engine.tokenize([])
+        assert 1 == len(list(temporary.rglob("socket")))
+    with (
+        pytest.raises(EngineError, match="expected the interpreter"),
+        EngineProcess(tmp_path, "vllm", tmp_path / "l", {}),
+    ):
+        pass
+    assert [] == list(temporary.iterdir())
 
 
 def test_an_engine_that_dies_is_told_with_its_exit_code(tmp_path: Path) -> None:

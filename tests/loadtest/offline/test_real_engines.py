@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,8 +22,15 @@ SMALL = (
 """On a busy machine two threads mostly wait for each other."""
 
 
-def test_both_engines_do_the_same_work_and_mostly_agree(tmp_path: Path) -> None:
-    """Equal tokens counted, one dtype, greedy answers that begin alike, nothing left running."""
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder whose path is short enough for vLLM's sockets."""
+    with tempfile.TemporaryDirectory(prefix="offline-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_both_engines_do_the_same_work_and_mostly_agree(tmp_path: Path, temporary: Path) -> None:
+    """Equal tokens counted, one dtype, greedy answers that begin alike, nothing left running, no socket left."""
     paths = subprocess.run(
         [sys.executable, "-m", "gateway.setup.prepare", "--paths"], capture_output=True, text=True, check=True
     )
@@ -29,7 +38,7 @@ def test_both_engines_do_the_same_work_and_mostly_agree(tmp_path: Path) -> None:
         [sys.executable, "-m", "loadtest.offline", "--engine", paths.stdout, "--results", str(tmp_path), *SMALL],
         capture_output=True,
         text=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(temporary)},
         check=False,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -43,3 +52,4 @@ def test_both_engines_do_the_same_work_and_mostly_agree(tmp_path: Path) -> None:
     assert result["greedy_agreement"]["vllm_and_transformers"]["first_token"] >= 0.5
     assert "vllm" in done.stdout
     assert not psutil.Process().children(recursive=True)
+    assert [] == [path for path in temporary.rglob("*") if path.is_socket()]
