@@ -78,11 +78,10 @@ def _place(run: Path, keep: Collection[str]) -> Path:
 
 def _elsewhere(run: Path) -> Path:
     """A new directory, and `run` as a link to it. The link comes first: whoever kills us, the next owner finds both."""
-    parent, prefix = Path(tempfile.gettempdir()), _prefix(run)
-    if len(os.fsencode(parent / f"{prefix}{secrets.token_hex(4)}")) > LONGEST_PATH_BYTES:
-        parent = _SHORT_TEMPORARY
     while True:
-        folder = parent / f"{prefix}{secrets.token_hex(4)}"
+        folder = Path(tempfile.gettempdir()) / f"{_prefix(run)}{secrets.token_hex(4)}"
+        if len(os.fsencode(folder)) > LONGEST_PATH_BYTES:
+            folder = _SHORT_TEMPORARY / folder.name
         run.symlink_to(folder)
         with suppress(FileExistsError):  # somebody else's: another name
             folder.mkdir(mode=0o700)

@@ -210,7 +210,7 @@ def test_a_name_that_somebody_else_has_taken_is_drawn_again(
     short: Path, deep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others can write below the system's temporary directory."""
-    draws = iter(["length", "aaaa", "length", "aaaa", "bbbb"])
+    draws = iter(["aaaa", "aaaa", "bbbb"])
     monkeypatch.setattr("secrets.token_hex", lambda size: next(draws))
     with held(deep) as state, runtime_directory(state) as taken:
         (deep / "run").unlink()

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gateway.setup.installer import StepFailed, child_environment, pip_lines, requirements_in, run_step
 from gateway.setup.progress import ProgressPrinter, SetupProgress, progress_line
+
+
+def follow(program: str, work: Path, lock: int, on_line: Callable[[str], None] = lambda line: None) -> None:
+    """Run Python code as a step of a build in `work / "built"`."""
+    argv = [sys.executable, "-c", program]
+    run_step(argv, environ=os.environ, lock=lock, log=work / "log", folder=work / "built", on_line=on_line)
 
 
 def test_pip_keeps_the_operators_proxies_and_settings_but_not_what_leads_it_astray() -> None:
@@ -28,13 +35,7 @@ def test_a_failed_program_carries_the_end_of_what_it_printed_and_the_log_has_all
     """Both streams, in order."""
     program = "import sys; print('out'); sys.stdout.flush(); print('err', file=sys.stderr); sys.exit(9)"
     with open(os.devnull, "rb") as lock, pytest.raises(StepFailed) as caught:
-        run_step(
-            [sys.executable, "-c", program],
-            environ=os.environ,
-            lock=lock.fileno(),
-            log=tmp_path / "log",
-            folder=tmp_path / "built",
-        )
+        follow(program, tmp_path, lock.fileno())
 
     assert (caught.value.code, caught.value.tail) == (9, ("out", "err"))
     assert "out\nerr\n" in (tmp_path / "log").read_text(encoding="utf-8")
@@ -52,14 +53,7 @@ def test_an_interruption_while_following_kills_the_program(tmp_path: Path) -> No
     program = "import os, time; from pathlib import Path; Path(os.environ['TMPDIR'], 'gigabytes').touch()\n"
     program += "print(os.getpid(), flush=True); time.sleep(60)"
     with open(os.devnull, "rb") as lock, pytest.raises(KeyboardInterrupt):
-        run_step(
-            [sys.executable, "-c", program],
-            environ=os.environ,
-            lock=lock.fileno(),
-            log=tmp_path / "log",
-            folder=tmp_path / "built",
-            on_line=interrupt,
-        )
+        follow(program, tmp_path, lock.fileno(), interrupt)
 
     assert [] == list((tmp_path / "built").iterdir())
     (pid,) = pids
